@@ -1,0 +1,119 @@
+"""What every command shares: how results are printed, how a scenario is found, how progress is shown."""
+
+from __future__ import annotations
+
+import json as _json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from kvsim.config.resolved import Resolved
+
+#: ``--set path=value``, repeatable, wherever a scenario is taken.
+Set = Annotated[list[str] | None, Parameter(name="--set", help="Override one key: path=value (repeatable).", negative="")]
+Hardware = Annotated[str | None, Parameter(help="Hardware profile (name or file) in place of a scenario.")]
+Model = Annotated[str | None, Parameter(help="Model (bundled name or config.json) in place of a scenario.")]
+Command = Annotated[str | None, Parameter(help="Launch command of the server, in place of an engine block.")]
+Json = Annotated[bool, Parameter(name="--json", help="Print machine-readable JSON on stdout.", negative="")]
+
+
+def fail(message: str, code: int) -> int:
+    """Print one message on stderr and return the exit code."""
+    label = "error" if code == 2 else "kvsim"
+    lines = message.splitlines() or ["failed"]
+    sys.stderr.write("".join(f"{label}: {line}\n" if i == 0 else f"       {line}\n" for i, line in enumerate(lines)))
+    return code
+
+
+def note(message: str) -> None:
+    """Print a remark on stderr."""
+    sys.stderr.write(message + "\n")
+
+
+def emit_json(data: Any) -> None:
+    """Print data as JSON on stdout; keys keep their order, NaN is never written."""
+    sys.stdout.write(_json.dumps(data, indent=2, allow_nan=False, default=str) + "\n")
+
+
+def emit(text: str) -> None:
+    """Print plain text on stdout."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def console() -> Console:
+    """Return the console for results: stdout, no colour when piped, at most 100 columns when piped."""
+    from rich.console import Console
+
+    piped = not sys.stdout.isatty()
+    return Console(width=100 if piped else None, highlight=False, soft_wrap=False, legacy_windows=False)
+
+
+def show(*things: RenderableType) -> None:
+    """Print rich renderables (tables, text) on stdout."""
+    out = console()
+    for thing in things:
+        out.print(thing)
+
+
+def resolve_scenario(
+    scenario: str | None, *, set_: Sequence[str] | None = None, hardware: str | None = None, model: str | None = None, command: str | None = None
+) -> Resolved:
+    """Return the resolved scenario a command was given: a file, a bundled name, or ``--hardware H --model M``.
+
+    Raises ConfigError with every fault at once.
+    """
+    from kvsim.config.load import load, load_parts
+    from kvsim.config.resolve import resolve
+    from kvsim.errors import ConfigError
+
+    overrides = list(set_ or ())
+    if scenario is None:
+        if hardware is None or model is None:
+            raise ConfigError("give a scenario (a file or a bundled name), or both --hardware and --model")
+        return resolve(load_parts(hardware, model, command, overrides))
+    if hardware is not None or model is not None or command is not None:
+        raise ConfigError("give either a scenario or --hardware/--model/--command, not both")
+    return resolve(load(scenario, overrides))
+
+
+class Progress:
+    """A progress line on stderr, at most ten updates a second; silent when stderr is no terminal."""
+
+    def __init__(self, what: str, total: int | None) -> None:
+        self.what, self.total = what, total
+        self._live = sys.stderr.isatty()
+        self._shown_at = 0.0
+
+    def __call__(self, done: int) -> None:
+        """Show how much is done."""
+        if not self._live:
+            return
+        import time
+
+        now = time.monotonic()
+        if now - self._shown_at < 0.1:
+            return
+        self._shown_at = now
+        share = f" {100 * done / self.total:3.0f}%" if self.total else ""
+        sys.stderr.write(f"\r{self.what}: {done:,}{share} ")
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        """Clear the line."""
+        if self._live:
+            sys.stderr.write("\r\x1b[K")
+
+
+ProgressHook = Callable[[int], None]
+
+
+def is_run_directory(path: str) -> bool:
+    """Tell whether ``path`` is a folder that `kvsim run -o` wrote."""
+    folder = Path(path)
+    return folder.is_dir() and (folder / "manifest.json").is_file()
