@@ -70,7 +70,7 @@ class Step:
 
     __slots__ = (
         "kind", "prefills", "requests", "new_tokens", "pairs2", "cached_tokens", "decode_batch", "sum_context", "max_context",
-        "load_ticket", "load_tokens", "blocked_until", "admitted",
+        "load_ticket", "load_tokens", "blocked_until", "admitted", "retracted",
     )
 
     def __init__(self, kind: str) -> None:
@@ -78,6 +78,7 @@ class Step:
         self.prefills: list[tuple[Request, int, int]] = []
         self.requests: list[Request] = []
         self.admitted: list[Request] = []  # requests admitted (first or again) by this step
+        self.retracted: list[Request] = []  # lost their KV while this step was planned
         self.new_tokens = 0
         self.pairs2 = 0
         self.cached_tokens = 0
@@ -90,12 +91,16 @@ class Step:
 
 
 class Settled:
-    """What processing one step's result made known: ``first`` got their first token, ``finished`` ended, ``emitted`` tokens in all."""
+    """What processing one step's result made known: ``first`` got their first token, ``finished`` ended, ``emitted`` tokens in all.
 
-    __slots__ = ("first", "finished", "emitted")
+    A request may be in both lists. ``emitted`` counts tokens that reach clients: wasted steps of finished requests emit none.
+    """
+
+    __slots__ = ("first", "again", "finished", "emitted")
 
     def __init__(self) -> None:
         self.first: list[Request] = []
+        self.again: list[Request] = []  # got a token from the prefill of a re-admission (after a retraction)
         self.finished: list[Request] = []
         self.emitted = 0
 
@@ -140,14 +145,19 @@ class Scheduler(Protocol):
     def quiet(self, previous: Step | None) -> int:
         """Return how many further iterations repeat the decode step just planned (0: none can be skipped).
 
-        ``previous``: the unsettled step before it (overlap on), else None. Assumes no arrival.
+        ``previous``: the unsettled step before it (overlap on; it must be a decode step of the same requests, else 0), else None.
+        Assumes no arrival. None of these iterations finishes, admits or retracts anybody, or blocks on a copy (write_back).
         """
 
     def arrival_matters(self) -> bool:
         """Tell whether an arrival now could change the next plan (False: sticky full, so a run need not be cut)."""
 
     def advance(self, iterations: int, step: Step) -> None:
-        """Carry out ``iterations`` quiet iterations; ``step`` becomes the last one planned (its sum_context is updated)."""
+        """Carry out ``iterations`` quiet iterations; ``step`` becomes the last one planned (its sum_context is updated).
+
+        Overlap on: afterwards the outstanding step is the one before ``step``, with the same requests; the machine settles it
+        by passing a copy of ``step``.
+        """
 
     def counts(self) -> tuple[int, int]:
         """Return (running, waiting) requests."""
