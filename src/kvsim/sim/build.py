@@ -1,0 +1,20 @@
+"""Builds the machine a resolved scenario describes: scheduler, step time, links, client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvsim.config.resolved import Resolved
+    from kvsim.serving.port import Scheduler, Transfers
+
+
+def build_scheduler(resolved: Resolved, transfers: Transfers) -> Scheduler:
+    """Return the scheduler of the scenario's engine family, on its own empty cache."""
+    if resolved.family == "vllm":
+        from kvsim.serving.vllm.scheduler import VllmScheduler
+
+        return VllmScheduler(resolved.engine, transfers)
+    from kvsim.serving.sglang.scheduler import SglangScheduler
+
+    return SglangScheduler(resolved.engine, transfers)
