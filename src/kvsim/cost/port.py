@@ -27,3 +27,6 @@ class StepTime(Protocol):
 
     def decode_steps_until(self, batch: int, sum_context: int, steps: int, elapsed_ps: int) -> int:
         """Return the smallest k <= steps whose run takes at least ``elapsed_ps`` (``steps`` if none does)."""
+
+    def decode_segments(self, batch: int, sum_context: int, steps: int) -> list[tuple[int, int, int]]:
+        """Return the lengths of ``steps`` decode steps as (count, first_ps, slope_ps) pieces, in order and exact."""

@@ -37,9 +37,9 @@ class Recorder:
         """Write one row of the steps table (columns: STEP_COLUMNS)."""
         self._steps(row)
 
-    def gap(self, replica: int, end_ps: int, gap_ps: int, count: int) -> None:
-        """Write a gap between output tokens that is not a plain step inside a run."""
-        self._gaps((replica, end_ps, gap_ps, count))
+    def gap(self, replica: int, end_ps: int, gap_ps: int, count: int, repeat: int = 1, slope_ps: int = 0) -> None:
+        """Write gaps between output tokens (columns: GAP_COLUMNS)."""
+        self._gaps((replica, end_ps, gap_ps, count, repeat, slope_ps))
 
     def cache(self, replica: int, now: int, occupancy: Occupancy) -> None:
         """Write what the cache counters gained since the last call, if anything."""

@@ -60,9 +60,9 @@ TRANSFER_COLUMNS: tuple[str, ...] = ("replica", "direction", "submit_ps", "start
 #: One row per moment at which cache counters moved; token counts since the row before.
 CACHE_COLUMNS: tuple[str, ...] = ("replica", "time_ps", "demoted", "dropped", "host_evicted", "backed_up", "loaded")
 
-#: Gaps between consecutive output tokens of a request that are not the plain length of a decode step inside a run row:
-#: (end_ps, gap_ps, count). With the run rows this gives every ITL exactly, without a row per token.
-GAP_COLUMNS: tuple[str, ...] = ("replica", "end_ps", "gap_ps", "count")
+#: Gaps between consecutive output tokens of a request (ITL), without a row per token: ``count`` requests saw the gaps
+#: ``gap_ps + i * slope_ps`` for i in range(repeat); the first of them ended at ``end_ps``.
+GAP_COLUMNS: tuple[str, ...] = ("replica", "end_ps", "gap_ps", "count", "repeat", "slope_ps")
 
 
 @dataclass(slots=True)

@@ -40,11 +40,12 @@ Wait = Generator[Event, object, None]
 class InFlight:
     """A step on its way through the GPU: when it could start, and (once known) when it started and ended."""
 
-    __slots__ = ("end", "exposed", "ready", "start", "step", "steps")
+    __slots__ = ("context", "end", "exposed", "ready", "start", "step", "steps")
 
     def __init__(self, step: Step, ready: int) -> None:
         self.step = step
         self.ready = ready
+        self.context = step.sum_context
         self.start = 0
         self.end = -1
         self.exposed = 0
@@ -233,7 +234,6 @@ class Engine:
         outstanding.start, outstanding.steps = base, steps
         outstanding.end = self._gpu_free = base + self.time.decode_run_ps(batch, context, steps)
         self.scheduler.advance(steps, step)
-        outstanding.step.sum_context = context
         return InFlight(step, current.ready), outstanding
 
     def _pass_steps(self, base: int, batch: int, context: int, steps: int) -> Generator[Event, object, int]:
@@ -267,11 +267,10 @@ class Engine:
         fresh = len(settled.first) + len(settled.again)
         decoded = settled.emitted - fresh
         if flight.step.kind != "prefill" and decoded > 0:
-            end = flight.end
-            if flight.steps > 1:
-                end = flight.start + self.time.decode_ps(flight.step.decode_batch, flight.step.sum_context)
-            self._emit_gaps(end, decoded)
-            self._last_emit = flight.end
+            if flight.steps == 1:
+                self._emit_gaps(flight.end, decoded)
+            else:
+                self._emit_run(flight, decoded)
         for request in settled.again:
             if request.last_token_ps is not None:
                 self.recorder.gap(self.replica, flight.end, flight.end - request.last_token_ps, 1)
@@ -286,13 +285,26 @@ class Engine:
         """Record the gaps before the tokens emitted at ``end``: newcomers count from their own last token."""
         if self._joined:
             for request in self._joined:
-                if request.last_token_ps is not None and (request.end_ps is None or request.end_ps >= end) and request.output_done > 1:
+                if request.last_token_ps is not None and (request.end_ps is None or request.end_ps >= end):
                     self.recorder.gap(self.replica, end, end - request.last_token_ps, 1)
                     decoded -= 1
             self._joined.clear()
         if decoded > 0:
             self.recorder.gap(self.replica, end, end - self._last_emit, decoded)
         self._last_emit = end
+
+    def _emit_run(self, flight: InFlight, decoded: int) -> None:
+        """Record the gaps of a run of decode steps; its first one counts from what was emitted before."""
+        batch, end = flight.step.decode_batch, flight.start
+        for count, first, slope in self.time.decode_segments(batch, flight.context, flight.steps):
+            if end == flight.start:
+                end += first
+                self._emit_gaps(end, decoded)
+                count, first = count - 1, first + slope
+            if count:
+                self.recorder.gap(self.replica, end + first, first, decoded, count, slope)
+            end += count * first + slope * (count * (count - 1) // 2)
+        self._last_emit = flight.end
 
     def _note_retracted(self, step: Step) -> None:
         for request in step.retracted:
@@ -304,7 +316,7 @@ class Engine:
         step, occupancy = flight.step, self.scheduler.occupancy
         running, waiting = self.scheduler.counts()
         self.recorder.step(
-            self.replica, step.kind, flight.start, flight.end, flight.steps, step.decode_batch, step.sum_context, len(step.prefills),
+            self.replica, step.kind, flight.start, flight.end, flight.steps, step.decode_batch, flight.context, len(step.prefills),
             step.new_tokens, step.cached_tokens, step.load_tokens, flight.exposed, running, waiting,
             occupancy.device_used, occupancy.device_evictable, occupancy.host_used, emitted, len(step.retracted),
         )

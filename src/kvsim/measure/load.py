@@ -1,0 +1,123 @@
+"""How busy the machine was: time-weighted counts, occupancy, link use, Little's law, and whether it was overloaded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvsim.measure.steady import overloaded
+
+if TYPE_CHECKING:
+    from kvsim.record.recording import Recording
+
+
+def load_statistics(recording: Recording) -> dict[str, Any]:
+    """Return the keys ``load``, ``cache``, ``links``, ``little``, ``overload`` of a summary."""
+    span = recording.manifest.get("end_ps", 0)
+    return {
+        "load": _load(recording, span),
+        "cache": _cache(recording),
+        "links": _links(recording, span),
+        "little": _little(recording, span),
+        "overload": overload_verdict(recording, span),
+    }
+
+
+def _load(recording: Recording, span: int) -> dict[str, Any] | None:
+    if span <= 0:
+        return None
+    waiting = sum(_until(row.admitted_ps, row.end_ps, span) - row.arrival_ps for row in recording.requests)
+    running = sum(_until(row.end_ps, None, span) - row.admitted_ps for row in recording.requests if row.admitted_ps is not None)
+    replicas = len({row[0] for row in recording.steps}) or 1
+    busy = sum(row[3] - row[2] for row in recording.steps)
+    prefill = sum(row[3] - row[2] for row in recording.steps if row[1] != "decode")
+    steps = sum(row[4] for row in recording.steps)
+    return {
+        "running_mean": running / span,
+        "waiting_mean": waiting / span,
+        "waiting_definition": "before the first admission; a retracted request counts as running",
+        "running_max": max((row[12] for row in recording.steps), default=0),
+        "waiting_max": max((row[13] for row in recording.steps), default=0),
+        "gpu_busy": busy / (span * replicas),
+        "prefill_share": prefill / (span * replicas),
+        "steps": steps,
+        "device_tokens_mean": _weighted(recording, 14) if recording.steps else 0.0,
+        "host_tokens_mean": _weighted(recording, 16) if recording.steps else 0.0,
+        "device_tokens_max": max((row[14] for row in recording.steps), default=0),
+        "host_tokens_max": max((row[16] for row in recording.steps), default=0),
+    }
+
+
+def _until(first: int | None, second: int | None, otherwise: int) -> int:
+    if first is not None:
+        return first
+    return otherwise if second is None else second
+
+
+def _weighted(recording: Recording, column: int) -> float:
+    """Return the mean of an occupancy column over busy time (each row's value holds at its end)."""
+    weight = sum(row[3] - row[2] for row in recording.steps)
+    return sum(row[column] * (row[3] - row[2]) for row in recording.steps) / weight if weight else 0.0
+
+
+def _cache(recording: Recording) -> dict[str, int]:
+    names = ("demoted_tokens", "dropped_tokens", "host_evicted_tokens", "backed_up_tokens", "loaded_tokens")
+    totals = dict.fromkeys(names, 0)
+    for row in recording.cache:
+        for name, value in zip(names, row[2:], strict=True):
+            totals[name] += value
+    totals["evicted_tokens"] = totals["demoted_tokens"] + totals["dropped_tokens"]
+    return totals
+
+
+def _links(recording: Recording, span: int) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    replicas = len({row[0] for row in recording.steps}) or 1
+    for direction in ("h2d", "d2h"):
+        rows = [row for row in recording.transfers if row[1] == direction]
+        busy = sum(min(row[4], span) - min(row[3], span) for row in rows)
+        out[direction] = {
+            "transfers": len(rows),
+            "tokens": sum(row[5] for row in rows),
+            "bytes_per_rank": sum(row[6] for row in rows),
+            "utilisation": busy / (span * replicas) if span else 0.0,
+        }
+    return out
+
+
+def _little(recording: Recording, span: int) -> dict[str, Any] | None:
+    """Return Little's law on the middle of the run: L (time average), lambda (arrivals) and W (their mean stay), and L / (lambda W) - 1.
+
+    L is an integral over the window of everybody present; lambda and W belong to those who arrived in it: they agree up to the
+    window's edges, and disagree if a request is lost or counted twice.
+    """
+    low, high = span // 10, span - span // 10
+    if high <= low:
+        return None
+    present = 0
+    stays = []
+    for row in recording.requests:
+        end = span if row.end_ps is None else row.end_ps
+        overlap = min(end, high) - max(row.arrival_ps, low)
+        if overlap > 0:
+            present += overlap
+        if low <= row.arrival_ps < high:
+            stays.append(end - row.arrival_ps)
+    if not stays or not present:
+        return None
+    level = present / (high - low)
+    product = len(stays) / (high - low) * (sum(stays) / len(stays))
+    return {"in_system_mean": level, "arrivals_times_stay": product, "residual": level / product - 1 if product else None}
+
+
+def overload_verdict(recording: Recording, span: int) -> dict[str, Any]:
+    """Return whether the machine kept up with its load, with the reasons (see ``steady.overloaded``)."""
+    rows = sorted((row for row in recording.requests if row.status != "refused"), key=lambda row: (row.arrival_ps, row.id))
+    waits = [(_until(row.admitted_ps, row.end_ps, span) - row.arrival_ps) * 1e-12 for row in rows]
+    last_arrival = rows[-1].arrival_ps if rows else 0
+    busy = sum(min(row[3], last_arrival) - min(row[2], last_arrival) for row in recording.steps)
+    replicas = len({row[0] for row in recording.steps}) or 1
+    utilisation = busy / (last_arrival * replicas) if last_arrival else 0.0
+    unserved = sum(1 for row in rows if row.first_token_ps is None and row.status == "unfinished")
+    late = (span - last_arrival) * 1e-12
+    verdict, reasons = overloaded(waits, utilisation=utilisation, unserved=unserved, drain_s=late, span_s=last_arrival * 1e-12)
+    return {"overloaded": verdict, "reasons": list(reasons), "utilisation_while_arriving": utilisation}
