@@ -7,14 +7,109 @@ shared/oracle_0523 (0.5.23) decide them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 
-@dataclass(frozen=True, slots=True)
+def _rule(default: Any, words: str, source: str) -> Any:
+    """Return a rule's field: its 0.5.9 value, what it says in words, the engine's file and function."""
+    return field(default=default, metadata={"words": words, "source": source})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SglangRules:
-    """Every choice an engine version makes; the cache owns the first block, the scheduler the second."""
+    """Every choice an engine version makes; the cache owns the first block, the scheduler the second.
+
+    Defaults are 0.5.9. Each field's metadata holds ``words`` (what the rule says) and ``source`` (file: function).
+    """
 
     name: str
+
+    # ---- cache block (src/kvsim/kv) ----
+    evict_full_amount: bool = _rule(
+        True, "making room on the device evicts the full amount asked for, not only what is missing",
+        "0.5.9 mem_cache/common.py: evict_from_tree_cache; 0.5.23 allocator/base.py: evict_to_free_tokens")
+    load_back_evicts_full_amount: bool = _rule(
+        True, "a load-back without room evicts its full length, not only what is missing",
+        "0.5.9 hiradix_cache.py: load_back; 0.5.23 unified_radix_cache.py: load_back")
+    host_evicts_full_amount: bool = _rule(
+        True, "a backup without host room evicts its full length from the host, not only what is missing",
+        "0.5.9 hiradix_cache.py: write_backup; 0.5.23 unified_radix_cache.py: _execute_kv_backup")
+    write_through_hits: int = _rule(
+        1, "write_through backs a node up at this many hits", "hiradix_cache.py: write_through_threshold")
+    selective_hits: int = _rule(
+        2, "write_through_selective backs a node up at this many hits", "hiradix_cache.py: write_through_threshold")
+    slru_protected_hits: int = _rule(
+        2, "slru protects a node from this many hits", "0.5.23 evict_policy.py: SLRUStrategy")
+    plain_counts_hits: bool = _rule(
+        False, "hits are counted without a host tier too, so lfu and slru are real there",
+        "0.5.9 radix_cache.py: insert; 0.5.23 unified_tree_core.py: _insert_tail_step")
+    chunked_inserts_count: bool = _rule(
+        False, "inserts of a partly prefilled request count hits and issue copies",
+        "0.5.9 hiradix_cache.py: _inc_hit_count; 0.5.23 unified_radix_cache.py: checkpoint_into_tree")
+    restored_nodes_count: bool = _rule(
+        False, "an evicted node that an insert puts on the device again counts a hit",
+        "0.5.9 hiradix_cache.py: insert; 0.5.23 unified_tree_core.py: begin_insert")
+    request_counts_once: bool = _rule(
+        False, "a request's later inserts count only nodes that end beyond what it inserted before",
+        "0.5.23 unified_radix_cache.py: checkpoint_into_tree (inserted_len)")
+    split_keeps_creation_time: bool = _rule(
+        False, "the upper part of a split node keeps the node's creation time (else: the time of the split)",
+        "0.5.9 hiradix_cache.py: _split_node; 0.5.23 unified_tree_core.py: _split_node")
+    raise_priority_before_split: bool = _rule(
+        True, "with a host tier an insert raises the priority of a diverging node before it splits it, so both parts",
+        "0.5.9 hiradix_cache.py: insert against radix_cache.py: _insert_helper")
+    split_at_prompt_end: bool = _rule(
+        False, "prompt and output never share a node: an insert splits at the page-aligned end of the prompt",
+        "0.5.23 unified_radix_cache.py: checkpoint_into_tree")
+    prompt_priority_bonus: int = _rule(
+        0, "how much priority the prompt part of such an insert gets on top",
+        "0.5.23 unified_radix_cache.py: checkpoint_into_tree")
+    merge_writes: bool = _rule(
+        False, "backups are queued and submitted as one operation after each result and at the event check",
+        "0.5.9 cache_controller.py: write; 0.5.23 hybrid_cache_controller.py: start_writing")
+    backup_chain: bool = _rule(
+        False, "a backup first backs up the ancestors without a host copy, topmost first",
+        "0.5.23 unified_radix_cache.py: _execute_and_commit_kv_backup")
+    backup_retries: bool = _rule(
+        True, "a backup that found no host room after eviction counts two failures (two attempts), else one",
+        "0.5.9 hiradix_cache.py: write_backup; 0.5.23 unified_radix_cache.py: _execute_kv_backup")
+    write_back_one_by_one: bool = _rule(
+        False, "write_back copies, waits for and demotes each victim alone (else: all victims of one eviction together)",
+        "0.5.9 hiradix_cache.py: evict; 0.5.23 unified_radix_cache.py: _evict_components")
+    reclaim_host_duplicates: bool = _rule(
+        False, "under write_back a full host first gives up copies of nodes that are on the device too",
+        "0.5.23 unified_radix_cache.py: _reclaim_full_host_duplicates")
+    defects: str = _rule(
+        "repaired", "the two write_back defects of 0.5.9 (stale host leaf, load-back source unprotected): repaired | keep",
+        "0.5.9 hiradix_cache.py: evict, load_back")
+
+    # ---- scheduler block (src/kvsim/serving/sglang) ----
+
+
+_CACHE_0523: dict[str, Any] = {
+    "evict_full_amount": False,
+    "load_back_evicts_full_amount": False,
+    "host_evicts_full_amount": False,
+    "plain_counts_hits": True,
+    "chunked_inserts_count": True,
+    "restored_nodes_count": True,
+    "request_counts_once": True,
+    "split_keeps_creation_time": True,
+    "raise_priority_before_split": False,
+    "split_at_prompt_end": True,
+    "prompt_priority_bonus": 1,
+    "merge_writes": True,
+    "backup_chain": True,
+    "backup_retries": False,
+    "write_back_one_by_one": True,
+    "reclaim_host_duplicates": True,
+}
+_SCHEDULER_0523: dict[str, Any] = {}
+
+SGLANG_0_5_9 = SglangRules(name="sglang-0.5.9")
+SGLANG_0_5_23 = SglangRules(name="sglang-0.5.23", **_CACHE_0523, **_SCHEDULER_0523)
+RULES: dict[str, SglangRules] = {rules.name: rules for rules in (SGLANG_0_5_9, SGLANG_0_5_23)}
 
 
 @dataclass(frozen=True, slots=True)
