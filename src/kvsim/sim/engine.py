@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from simpy.events import Event, Interrupt, Process
 
 from kvsim.errors import InvariantError
+from kvsim.serving.lockstep import LockstepStep
 from kvsim.serving.port import ABORTED, FINISHED, REFUSED, Request, Settled, Step
 
 from kvsim.sim.source import urgent_at
@@ -168,16 +169,7 @@ class Engine:
             return
         step = flight.step
         start = flight.ready if flight.ready > self._gpu_free else self._gpu_free
-        if step.kind == "decode":
-            compute = self.time.decode_ps(step.decode_batch, step.sum_context)
-        else:
-            compute = self.time.prefill_ps(
-                step.new_tokens, step.pairs2, step.cached_tokens, len(step.prefills), step.decode_batch, step.sum_context, step.max_context
-            )
-        end = start + compute
-        if step.load_ticket is not None:
-            end = self.links.finish_with_load(step.load_ticket, start, compute, self.time.layers)
-            flight.exposed = end - start - compute
+        end, flight.exposed = self._step_end(step, start)
         flight.start, flight.end = start, end
         self._gpu_free = end
         for request in step.admitted:
@@ -185,6 +177,22 @@ class Engine:
                 request.admitted_ps = start
         if flight.exposed or step.load_tokens:
             self._note_load(flight)
+
+    def _step_end(self, step: Step, start: int) -> tuple[int, int]:
+        """Return when a step that starts at ``start`` ends, and how much of that is an exposed wait for a load."""
+        if isinstance(step, LockstepStep):
+            ends = [self._step_end(own, start) for own in step.ranks if own is not None]
+            return max(end for end, _ in ends), max(exposed for _, exposed in ends)
+        if step.kind == "decode":
+            compute = self.time.decode_ps(step.decode_batch, step.sum_context)
+        else:
+            compute = self.time.prefill_ps(
+                step.new_tokens, step.pairs2, step.cached_tokens, len(step.prefills), step.decode_batch, step.sum_context, step.max_context
+            )
+        if step.load_ticket is None:
+            return start + compute, 0
+        end = self.links.finish_with_load(step.load_ticket, start, compute, self.time.layers)
+        return end, end - start - compute
 
     def _note_load(self, flight: InFlight) -> None:
         for request, _, _ in flight.step.prefills:
