@@ -1,0 +1,1 @@
+"""The speed table: `make bench`, or `python -m benchmarks`."""
