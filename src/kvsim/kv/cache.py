@@ -7,8 +7,14 @@ A version of the engine is a ``SglangRules``; there is one cache.
 
 from __future__ import annotations
 
-from kvsim.content import Runs, join
-from kvsim.kv.tree import Node
+from kvsim.content import Runs, cut, join
+from kvsim.errors import InvariantError
+from kvsim.kv.loading import Loading, Match
+from kvsim.kv.tiers import Transfers
+from kvsim.kv.tree import Node, piece
+from kvsim.rules.sglang import SglangParams, SglangRules
+
+__all__ = ["ENDLESS", "Holding", "KvCache", "Match"]
 
 ENDLESS = 1 << 50
 
@@ -43,47 +49,228 @@ class Holding:
         return self.prompt_tokens + self.outputs
 
 
-class Match:
-    """What of a prefix is cached: ``device`` and ``host`` hit tokens, the deepest node on the device, the deepest node."""
+class KvCache(Loading):
+    """SGLang's radix cache with a device and a host tier; ``radix=False``: ChunkCache, nothing shared or evictable.
 
-    __slots__ = ("best_node", "device", "device_node", "host")
+    Ints kept (tokens): ``page``, ``device_tokens``, ``host_tokens``, ``free``, ``evictable``, ``protected``, ``host_free``;
+    cumulative: ``demoted``, ``dropped`` (device tokens evicted with and without host copy), ``host_evicted``,
+    ``host_duplicates``, ``backed_up``, ``loaded``, ``write_failures``, ``load_failures``. In flight: ``in_flight_writes``
+    (nodes), ``in_flight_loads`` (requests), ``queued_loads``. ``stall_until``: latest time for which the scheduler blocks
+    because of write_back; the caller resets it to 0. Frees made while one result is processed need no grouping: nothing
+    allocates device slots in between.
 
-    def __init__(self, device: int, host: int, device_node: Node, best_node: Node) -> None:
-        self.device, self.host, self.device_node, self.best_node = device, host, device_node, best_node
+    One request, as a scheduler drives it::
 
-
-class KvCache:
-    """FACADE, signatures final; bodies land next (bases: tree, tiers, writing, loading).
-
-    Ints kept, tokens: ``page``, ``free``, ``evictable``, ``protected``, ``host_free``; cumulative counters: ``demoted``,
-    ``dropped``, ``host_evicted``, ``host_duplicates``, ``backed_up``, ``loaded``, ``write_failures``, ``load_failures``.
-    ``stall_until``: latest time the scheduler blocks for write_back copies; the caller resets it to 0.
-    ``on_event``: None, or called as on_event(kind, tokens, first_token).
-
-    __init__(rules, *, page_size, device_tokens, host_tokens=0, write_policy="write_through", eviction="lru",
-             load_back_threshold=10, transfers=None, radix=True)      also KvCache.from_params(params, transfers)
-
-    One request's life, as the scheduler drives it:
-
-        m = cache.match(h, limit)            # limit: h.total - 1 (admission) or h.total (lpm ordering, refresh); floored here
-        cache.lock(m.device_node)            # the admission's lock
-        loaded = cache.load_back(m, h, now)  # only if m.host; 0: refused. Evicts to make room as the version does
-        prefix = cache.hold(h, m, loaded)    # locks the final node for the request; sets h.node, h.owned, h.committed = prefix
+        m = cache.match(h, limit)            # limit: h.total - 1 (admission) or h.total (ordering passes)
+        cache.lock(m.device_node)            # the admission's own lock
+        loaded = cache.load_back(m, h, now)  # only if m.host; 0: refused
+        prefix = cache.hold(h, m, loaded)    # the request's lock; h.committed = h.owned = prefix
         cache.unlock(m.device_node)
-        ticket, tokens = cache.start_loads(now)   # all queued loads as one operation; (None, 0) if none
-        cache.make_room(tokens, now)         # evict_from_tree_cache: nothing if free >= tokens, else full / shortfall
-        cache.extend(h, end) -> slots taken  # ceil(end) - ceil(h.committed); h.committed = end; raises InvariantError if not free
-        cache.take(slots) -> bool            # decode steps in bulk: the scheduler keeps h.committed itself
-        cache.checkpoint(h, upto, now, chunked=True|False)   # chunk stash / prefill result
-        cache.finish(h, upto, now)           # insert upto tokens, free duplicates and tail up to ceil(h.committed), unlock
-        cache.retract(h, now)                # free private, unlock, nothing inserted; h.node None, committed = owned = inserted = 0
-        cache.poll(now)                      # event check (0.5.23: flush first)
-        cache.flush(now)                     # 0.5.23: submit queued copies as one operation (after each result); 0.5.9 no-op
-        cache.idle_transfers -> bool         # no copy and no load in flight or queued (0.5.23 is_fully_idle)
-        cache.next_ack(now) -> int | None    # earliest time at which poll(now) would acknowledge something; None: nothing
-        cache.queued_loads, in_flight_writes, in_flight_loads  # ints: loads not started; s[4], s[5] of the recordings
-        cache.reset()                        # flush both tiers (nothing may be held)
-
-    With ``radix=False`` (ChunkCache) match gives 0, checkpoint and finish insert nothing, evictable stays 0; the root is
-    the node of every holding. Frees within one result need no grouping: nothing allocates device slots in between.
+        ticket, tokens = cache.start_loads(now)      # once per batch
+        cache.make_room(tokens, now); cache.extend(h, end)
+        cache.checkpoint(h, upto, now, chunked=...)  # chunk stash, prefill result
+        cache.finish(h, upto, now) or cache.retract(h, now)
+        cache.flush(now)                     # after each processed result
+        cache.poll(now)                      # where the version polls
     """
+
+    def __init__(
+        self, rules: SglangRules, *, page_size: int, device_tokens: int, host_tokens: int = 0,
+        write_policy: str = "write_through", eviction: str = "lru", load_back_threshold: int = 10,
+        transfers: Transfers | None = None, radix: bool = True,
+    ) -> None:
+        super().__init__(
+            rules, page_size=page_size, device_tokens=device_tokens, host_tokens=host_tokens if radix else 0,
+            write_policy=write_policy, eviction=eviction, transfers=transfers, load_back_threshold=load_back_threshold,
+        )
+        self.radix = radix
+        self._raises_lower_part = rules.raise_priority_before_split and self.hicache
+
+    @classmethod
+    def from_params(cls, params: SglangParams, transfers: Transfers | None) -> KvCache:
+        """Return the cache of one server; ``transfers`` may be None without a host tier."""
+        return cls(
+            params.rules, page_size=params.page_size, device_tokens=params.device_tokens, host_tokens=params.host_tokens,
+            write_policy=params.write_policy, eviction=params.eviction, load_back_threshold=params.load_back_threshold,
+            transfers=transfers, radix=params.radix_cache,
+        )
+
+    # -- admission --
+
+    def match(self, holding: Holding, limit: int) -> Match:
+        """Find the longest cached prefix of the first ``limit`` tokens (floored to pages); touches and splits nodes."""
+        limit -= limit % self.page
+        if limit <= 0 or not self.radix:
+            return Match(0, 0, self.root, self.root)
+        path, matched, _, _, _ = self._descend(holding.runs, limit, holding.namespace)
+        if not path:
+            return Match(0, 0, self.root, self.root)
+        if self._renewing:
+            self._renew(path)
+        best = node = path[-1]
+        host = 0
+        while not node.device:
+            host += node.size
+            assert node.parent is not None
+            node = node.parent
+        return Match(matched - host, host, node, best)
+
+    def _renew(self, path: list[Node]) -> None:
+        for node in path:
+            if node.device and not node.locked and not node.kids:
+                self._device_leaves.renew(node)
+            elif not node.device and not node.locked and not node.children:
+                self._host_leaves.renew(node)
+
+    def load_back(self, match: Match, holding: Holding, now: int) -> int:
+        """Load the host part of ``match`` back: its tokens, or 0 if refused. All or nothing; the copy is only queued."""
+        return self._restore_path(match, now)
+
+    def hold(self, holding: Holding, match: Match, loaded: int) -> int:
+        """Lock the prefix for ``holding`` (the host part too if it was ``loaded``); return the prefix in tokens."""
+        node = match.best_node if loaded else match.device_node
+        self.lock(node)
+        holding.node = node
+        holding.committed = holding.owned = prefix = match.device + loaded
+        holding.inserted = 0
+        return prefix
+
+    def extend(self, holding: Holding, end: int) -> int:
+        """Take the slots for tokens up to ``end``; return the slots taken (whole pages). Room was made before."""
+        slots = self.pages_up(end) - self.pages_up(holding.committed)
+        if not self.take(slots):
+            raise InvariantError(f"{slots} device slots wanted, {self.free} free")
+        holding.committed = end
+        return slots
+
+    # -- inserting --
+
+    def _insert(self, holding: Holding, size: int, counts: bool, now: int) -> tuple[Node, int]:
+        """Insert the first ``size`` tokens (whole pages); return the last node and the slots that went into the tree.
+
+        Each node passed can count a hit and be backed up before the walk goes on, which may evict host nodes further down.
+        """
+        runs, priority = holding.runs, holding.priority
+        if not size:
+            return self.root, 0
+        path, matched, at, offset, lower = self._descend(runs, size, holding.namespace)
+        if lower is not None and self._raises_lower_part and priority > lower.priority:
+            lower.priority = priority
+        once = holding.inserted if self.rules.request_counts_once else 0
+        restored_count = self.rules.restored_nodes_count
+        end = adopted = 0
+        last = self.root
+        for node in path:
+            if node.parent is None:
+                return self._append(holding, cut(runs, end, size), last, counts, now, adopted)
+            end += node.size
+            last = node
+            if priority > node.priority:
+                node.priority = priority
+            if not node.device:
+                self._arrive(node)
+                adopted += node.size
+                if self._reclaims:
+                    self._register(node)
+                if not restored_count:
+                    continue
+            if counts and end > once:
+                self._hit(node, now)
+        if self._renewing:
+            self._renew(path)
+        if matched == size:
+            return last, adopted
+        return self._append(holding, piece(runs, at, offset, size - matched), last, counts, now, adopted)
+
+    def _append(
+        self, holding: Holding, key: Runs, parent: Node, counts: bool, now: int, adopted: int
+    ) -> tuple[Node, int]:
+        """Attach the rest of an insert as a new leaf on the device."""
+        leaf = self._new_leaf(key, parent, holding.namespace)
+        leaf.priority = holding.priority
+        self._arrive(leaf)
+        if counts:
+            self._hit(leaf, now)
+        return leaf, adopted + leaf.size
+
+    def _mark_prompt(self, holding: Holding, node: Node, size: int) -> None:
+        """Split the inserted path (``size`` tokens, ending at ``node``) at the prompt's end and raise the prompt part's priority.
+
+        The engine inserts the prompt a second time; on a path that is there already only this can be seen of it.
+        """
+        prompt = holding.prompt_tokens - holding.prompt_tokens % self.page
+        if not 0 < prompt < size:
+            return
+        start = size - node.size
+        while start >= prompt:
+            assert node.parent is not None
+            node = node.parent
+            start -= node.size
+        if start + node.size > prompt:
+            node = self._split(node, prompt - start, self.clock)
+        priority = holding.priority + self.rules.prompt_priority_bonus
+        step: Node | None = node
+        while step is not None and step.priority < priority:
+            step.priority = priority
+            step = step.parent
+
+    def _store(self, holding: Holding, upto: int, now: int, counts: bool) -> Node:
+        """Insert the first ``upto`` tokens, floored to pages; duplicates of what was there already are freed."""
+        size = upto - upto % self.page
+        node, adopted = self._insert(holding, size, counts and self._counts, now)
+        self.free += size - holding.owned - adopted
+        if size > holding.inserted:
+            holding.inserted = size
+        if self.rules.split_at_prompt_end:
+            self._mark_prompt(holding, node, size)
+        holding.owned = size
+        return node
+
+    def checkpoint(self, holding: Holding, upto: int, now: int, *, chunked: bool) -> None:
+        """Put the first ``upto`` computed tokens into the tree and move the lock there; the unaligned tail stays private.
+
+        ``chunked``: the stash of a partly prefilled request, else the result of its last prefill. 0.5.9 matches the key again
+        afterwards; on a path that was just inserted this changes nothing that can be seen.
+        """
+        if not self.radix:
+            return
+        node = self._store(holding, upto, now, counts=not chunked or self.rules.chunked_inserts_count)
+        old = holding.node
+        if node is not old:
+            self.lock(node)
+            holding.node = node
+            if old is not None:
+                self.unlock(old)
+
+    def finish(self, holding: Holding, upto: int, now: int) -> None:
+        """Insert the first ``upto`` tokens, free duplicates and everything behind them, unlock."""
+        if self.radix:
+            node = self._store(holding, upto, now, counts=True)
+            self._let_go(holding)
+            if not node.locked and not node.kids:
+                self._device_leaves.push(node)
+        else:
+            self._let_go(holding)
+
+    def retract(self, holding: Holding, now: int) -> None:
+        """Free what is private, unlock; nothing is inserted, and the request forgets what it had inserted."""
+        self._let_go(holding)
+
+    def _let_go(self, holding: Holding) -> None:
+        self.give(self.pages_up(holding.committed) - holding.owned)
+        if holding.node is not None:
+            self.unlock(holding.node)
+        holding.node = None
+        holding.committed = holding.owned = holding.inserted = 0
+
+    # -- whole cache --
+
+    def reset(self) -> None:
+        """Flush both tiers. Raises InvariantError while anything is held or in flight."""
+        if self.protected or not self.idle_transfers or self.device_used != self.evictable:
+            raise InvariantError("the cache is flushed while requests or copies hold parts of it")
+        self.root = self._new_root()
+        self.free, self.host_free, self.evictable = self.device_tokens, self.host_tokens, 0
+        self._device_leaves.clear()
+        self._host_leaves.clear()
+        self._duplicates.clear()

@@ -1,7 +1,222 @@
-"""The nodes of the radix tree."""
+"""The radix tree: nodes, walking down by content, splitting. No memory, no policy.
+
+Engine: 0.5.9 ``mem_cache/radix_cache.py``, ``hiradix_cache.py``; 0.5.23 ``unified_cache/unified_tree_core.py``.
+A node holds a whole number of pages. Children are found by their first page (page 1: by the first token); a run that
+fills a page stands for itself, so the index key is one integer for nearly all content.
+
+*Time* is a counter. The engine reads its clock per node or per walk; nodes of one path are never leaves at the same time,
+so only the order between walks, and within one walk "the lower part of a split, then the new leaf", can be observed:
+one reading per walk and one more per new leaf decide the same.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from kvsim.content import Run, Runs, length, tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvsim.kv.loading import Load
+
 
 class Node:
-    """A node."""
+    """A run of pages with up to two residences.
+
+    ``device``, ``host``: where its KV is. ``own``: locks taken on this very node; ``locked``: own locks plus locked
+    children, so a node is path-locked if and only if ``locked`` > 0 (the engine's lock_ref is the sum of ``own`` over the
+    subtree). ``kids``: children on the device. ``queued``: bits of the leaf heaps it is in. ``load``: the load-back in flight
+    that restored it (kept only where host duplicates are reclaimed). ``stale``: 0.5.9's stale host leaf (defects kept).
+    """
+
+    __slots__ = (
+        "children", "created", "device", "edge", "hits", "host", "id", "key", "kids", "last", "load", "locked", "own",
+        "parent", "priority", "queued", "size", "stale",
+    )
+
+    def __init__(self, number: int, key: Runs, size: int, parent: Node | None, edge: Any, now: int) -> None:
+        self.id, self.key, self.size, self.parent, self.edge = number, key, size, parent, edge
+        self.children: dict[Any, Node] = {}
+        self.device = self.host = self.stale = False
+        self.own = self.locked = self.kids = self.queued = self.hits = self.priority = 0
+        self.last = self.created = now
+        self.load: Load | None = None
+
+
+def piece(runs: Runs, at: int, offset: int, size: int) -> Runs:
+    """Return ``size`` tokens of ``runs`` from ``offset`` inside run ``at``: cost per run of the result."""
+    first, count = runs[at]
+    if count - offset >= size:
+        return ((first + offset, size),)
+    out: list[Run] = [(first + offset, count - offset)]
+    size -= count - offset
+    while size:
+        at += 1
+        first, count = runs[at]
+        if count > size:
+            count = size
+        out.append((first, count))
+        size -= count
+    return tuple(out)
+
+
+def agreement(key: Runs, runs: Runs, at: int, offset: int) -> int:
+    """Return how many leading tokens of ``key`` equal ``runs`` from ``offset`` inside run ``at`` on."""
+    total = 0
+    for first, count in key:
+        if at == len(runs):
+            return total
+        other, there = runs[at]
+        if other + offset != first:
+            return total
+        there -= offset
+        if there != count:
+            return total + (there if there < count else count)
+        total += count
+        at += 1
+        offset = 0
+    return total
+
+
+class Tree:
+    """The tree of one cache: root, clock, walk, split."""
+
+    def __init__(self, page: int, *, split_keeps_creation_time: bool) -> None:
+        self.page = page
+        self.clock = 0
+        self._numbers = 0
+        self._split_keeps_creation_time = split_keeps_creation_time
+        self.root = self._new_root()
+
+    def _new_root(self) -> Node:
+        root = Node(0, (), 0, None, None, 0)
+        root.device = root.host = True
+        root.own = root.locked = 1
+        return root
+
+    def _edge(self, runs: Runs, at: int, offset: int) -> Any:
+        """Return the child index of the page that starts there."""
+        first, count = runs[at]
+        if count - offset >= self.page:
+            return first + offset
+        return piece(runs, at, offset, self.page)
+
+    def _descend(self, runs: Runs, limit: int, namespace: str) -> tuple[list[Node], int, int, int, Node | None]:
+        """Walk down ``limit`` tokens (whole pages), touching each node; split the node where the content diverges.
+
+        Returns the nodes that match, the tokens matched, the cursor (run, offset) behind them, and the lower part of a
+        split node or None. Cost per node and run.
+        """
+        page, node, path, matched, at, offset = self.page, self.root, [], 0, 0, 0
+        self.clock = now = self.clock + 2
+        while matched < limit:
+            first, count = runs[at]
+            edge: Any = first + offset if count - offset >= page else piece(runs, at, offset, page)
+            if namespace and node is self.root:
+                edge = (namespace, edge)
+            child = node.children.get(edge)
+            if child is None:
+                break
+            child.last = now
+            key, size = child.key, child.size
+            span = len(key) - 1
+            if span == 0:
+                same = count - offset
+                if same > size:
+                    same = size
+            else:
+                same = agreement(key, runs, at, offset)
+            if same > limit - matched:
+                same = limit - matched
+            if same < size:
+                same -= same % page
+                lower = child
+                child = self._split(child, same, now)
+                path.append(child)
+                return path, matched + same, *self._forward(runs, at, offset, same), lower
+            path.append(child)
+            node = child
+            matched += size
+            offset = (offset if span == 0 else 0) + key[span][1]
+            at += span
+            if offset == runs[at][1]:
+                at += 1
+                offset = 0
+        return path, matched, at, offset, None
+
+    @staticmethod
+    def _forward(runs: Runs, at: int, offset: int, size: int) -> tuple[int, int]:
+        """Return the cursor ``size`` tokens further on."""
+        offset += size
+        while at < len(runs) and offset >= runs[at][1]:
+            offset -= runs[at][1]
+            at += 1
+        return at, offset
+
+    def _split(self, node: Node, size: int, now: int) -> Node:
+        """Cut ``node`` after ``size`` tokens; the new upper part is returned, ``node`` stays the lower part.
+
+        The lower part keeps its identity, so locks and copies in flight that point to it cover both parts.
+        """
+        parent = node.parent
+        assert parent is not None
+        self._numbers = number = self._numbers + 1
+        upper = Node(number, piece(node.key, 0, 0, size), size, parent, node.edge, now)
+        if self._split_keeps_creation_time:
+            upper.created = node.created
+        upper.device, upper.host, upper.hits, upper.priority = node.device, node.host, node.hits, node.priority
+        upper.locked = 1 if node.locked else 0
+        upper.kids = 1 if node.device else 0
+        parent.children[node.edge] = upper
+        at, offset = self._forward(node.key, 0, 0, size)
+        node.key = piece(node.key, at, offset, node.size - size)
+        node.size -= size
+        node.edge = self._edge(node.key, 0, 0)
+        node.parent = upper
+        upper.children[node.edge] = node
+        return upper
+
+    def _new_leaf(self, key: Runs, parent: Node, namespace: str) -> Node:
+        """Attach a node with content ``key`` (whole pages); it resides nowhere yet."""
+        edge = self._edge(key, 0, 0)
+        if namespace and parent is self.root:
+            edge = (namespace, edge)
+        self._numbers = number = self._numbers + 1
+        size = length(key)
+        node = Node(number, key, size, parent, edge, self.clock + 1)
+        parent.children[edge] = node
+        return node
+
+    def nodes(self) -> Iterator[Node]:
+        """Yield every node but the root, parents first."""
+        stack = [self.root]
+        while stack:
+            node = stack.pop()
+            if node is not self.root:
+                yield node
+            stack.extend(node.children.values())
+
+    def dump(self) -> list[list[int]]:
+        """Return the tree as the recordings do: pre-order, children by the tokens of their first page.
+
+        Rows: parent row (0: the root, rows count from 1), tokens, first token, on device, on host, lock_ref, hits.
+        """
+        rows: list[list[int]] = []
+        stack = [(self.root, 0)]
+        while stack:
+            node, above = stack.pop()
+            number = 0
+            if node is not self.root:
+                rows.append([above, node.size, node.key[0][0], int(node.device), int(node.host), node.own, node.hits])
+                number = len(rows)
+            children = sorted(node.children.values(), key=self._place, reverse=True)
+            stack.extend((child, number) for child in children)
+        for row in reversed(rows):
+            if row[0]:
+                rows[row[0] - 1][5] += row[5]
+        return rows
+
+    def _place(self, node: Node) -> tuple[str, list[int]]:
+        namespace = node.edge[0] if isinstance(node.edge, tuple) and isinstance(node.edge[0], str) else ""
+        return namespace, tokens(piece(node.key, 0, 0, self.page))

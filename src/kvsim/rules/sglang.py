@@ -71,9 +71,9 @@ class SglangRules:
     backup_chain: bool = _rule(
         False, "a backup first backs up the ancestors without a host copy, topmost first",
         "0.5.23 unified_radix_cache.py: _execute_and_commit_kv_backup")
-    backup_retries: bool = _rule(
-        True, "a backup that found no host room after eviction counts two failures (two attempts), else one",
-        "0.5.9 hiradix_cache.py: write_backup; 0.5.23 unified_radix_cache.py: _execute_kv_backup")
+    failed_attempts_count: bool = _rule(
+        True, "each failed attempt to take room counts as a failure (two if eviction did not help); else only the refusal",
+        "0.5.9 hiradix_cache.py: write_backup, load_back; 0.5.23 unified_radix_cache.py: _execute_kv_backup, load_back")
     write_back_one_by_one: bool = _rule(
         False, "write_back copies, waits for and demotes each victim alone (else: all victims of one eviction together)",
         "0.5.9 hiradix_cache.py: evict; 0.5.23 unified_radix_cache.py: _evict_components")
@@ -101,7 +101,7 @@ _CACHE_0523: dict[str, Any] = {
     "prompt_priority_bonus": 1,
     "merge_writes": True,
     "backup_chain": True,
-    "backup_retries": False,
+    "failed_attempts_count": False,
     "write_back_one_by_one": True,
     "reclaim_host_duplicates": True,
 }
