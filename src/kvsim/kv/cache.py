@@ -29,8 +29,8 @@ class Holding:
     """
 
     __slots__ = (
-        "namespace", "priority", "runs", "prompt_tokens", "output_first", "outputs",
-        "committed", "owned", "inserted", "node",
+        "committed", "inserted", "namespace", "node", "output_first", "outputs", "owned", "priority", "prompt_tokens",
+        "runs",
     )
 
     def __init__(
@@ -52,12 +52,12 @@ class Holding:
 class KvCache(Loading):
     """SGLang's radix cache with a device and a host tier; ``radix=False``: ChunkCache, nothing shared or evictable.
 
-    Ints kept (tokens): ``page``, ``device_tokens``, ``host_tokens``, ``free``, ``evictable``, ``protected``, ``host_free``;
-    cumulative: ``demoted``, ``dropped`` (device tokens evicted with and without host copy), ``host_evicted``,
-    ``host_duplicates``, ``backed_up``, ``loaded``, ``write_failures``, ``load_failures``. In flight: ``in_flight_writes``
-    (nodes), ``in_flight_loads`` (requests), ``queued_loads``. ``stall_until``: latest time for which the scheduler blocks
-    because of write_back; the caller resets it to 0. Frees made while one result is processed need no grouping: nothing
-    allocates device slots in between.
+    Ints kept (tokens): ``page``, ``device_tokens``, ``host_tokens``, ``free``, ``evictable``, ``protected``,
+    ``host_free``; cumulative: ``demoted``, ``dropped`` (device tokens evicted with and without host copy),
+    ``host_evicted``, ``host_duplicates``, ``backed_up``, ``loaded``, ``write_failures``, ``load_failures``. In flight:
+    ``in_flight_writes`` (nodes), ``in_flight_loads`` (requests), ``queued_loads``. ``stall_until``: latest time for
+    which the scheduler blocks because of write_back; the caller resets it to 0. Frees made while one result is
+    processed need no grouping: nothing allocates device slots in between.
 
     One request, as a scheduler drives it::
 
@@ -79,10 +79,11 @@ class KvCache(Loading):
         write_policy: str = "write_through", eviction: str = "lru", load_back_threshold: int = 10,
         transfers: Transfers | None = None, radix: bool = True,
     ) -> None:
-        super().__init__(
-            rules, page_size=page_size, device_tokens=device_tokens, host_tokens=host_tokens if radix else 0,
-            write_policy=write_policy, eviction=eviction, transfers=transfers, load_back_threshold=load_back_threshold,
+        params = SglangParams(
+            rules=rules, page_size=page_size, device_tokens=device_tokens, host_tokens=host_tokens if radix else 0,
+            write_policy=write_policy, eviction=eviction, load_back_threshold=load_back_threshold, radix_cache=radix,
         )
+        super().__init__(params, transfers)
         self.radix = radix
         self._raises_lower_part = rules.raise_priority_before_split and self.hicache
 
@@ -90,9 +91,9 @@ class KvCache(Loading):
     def from_params(cls, params: SglangParams, transfers: Transfers | None) -> KvCache:
         """Return the cache of one server; ``transfers`` may be None without a host tier."""
         return cls(
-            params.rules, page_size=params.page_size, device_tokens=params.device_tokens, host_tokens=params.host_tokens,
-            write_policy=params.write_policy, eviction=params.eviction, load_back_threshold=params.load_back_threshold,
-            transfers=transfers, radix=params.radix_cache,
+            params.rules, page_size=params.page_size, device_tokens=params.device_tokens,
+            host_tokens=params.host_tokens, write_policy=params.write_policy, eviction=params.eviction,
+            load_back_threshold=params.load_back_threshold, transfers=transfers, radix=params.radix_cache,
         )
 
     # -- admission --
@@ -123,7 +124,7 @@ class KvCache(Loading):
                 self._host_leaves.renew(node)
 
     def load_back(self, match: Match, holding: Holding, now: int) -> int:
-        """Load the host part of ``match`` back: its tokens, or 0 if refused. All or nothing; the copy is only queued."""
+        """Load the host part of ``match`` back, all or nothing: its tokens, 0 if refused. The copy is only queued."""
         return self._restore_path(match, now)
 
     def hold(self, holding: Holding, match: Match, loaded: int) -> int:
@@ -148,7 +149,8 @@ class KvCache(Loading):
     def _insert(self, holding: Holding, size: int, counts: bool, now: int) -> tuple[Node, int]:
         """Insert the first ``size`` tokens (whole pages); return the last node and the slots that went into the tree.
 
-        Each node passed can count a hit and be backed up before the walk goes on, which may evict host nodes further down.
+        Each node passed can count a hit and be backed up before the walk goes on, which may evict host nodes further
+        down.
         """
         runs, priority = holding.runs, holding.priority
         if not size:
@@ -194,7 +196,7 @@ class KvCache(Loading):
         return leaf, adopted + leaf.size
 
     def _mark_prompt(self, holding: Holding, node: Node, size: int) -> None:
-        """Split the inserted path (``size`` tokens, ending at ``node``) at the prompt's end and raise the prompt part's priority.
+        """Split the inserted path (``size`` tokens, up to ``node``) at the prompt's end; raise its priority there.
 
         The engine inserts the prompt a second time; on a path that is there already only this can be seen of it.
         """
@@ -227,10 +229,10 @@ class KvCache(Loading):
         return node
 
     def checkpoint(self, holding: Holding, upto: int, now: int, *, chunked: bool) -> None:
-        """Put the first ``upto`` computed tokens into the tree and move the lock there; the unaligned tail stays private.
+        """Put the first ``upto`` computed tokens into the tree and move the lock there; the rest stays private.
 
-        ``chunked``: the stash of a partly prefilled request, else the result of its last prefill. 0.5.9 matches the key again
-        afterwards; on a path that was just inserted this changes nothing that can be seen.
+        ``chunked``: the stash of a partly prefilled request, else the result of its last prefill. 0.5.9 matches the key
+        again afterwards; on a path that was just inserted this changes nothing that can be seen.
         """
         if not self.radix:
             return

@@ -1,7 +1,7 @@
 """Eviction orders: what a leaf is compared by, smallest first.
 
-Engine: 0.5.9 and 0.5.23 ``mem_cache/evict_policy.py``. An order is registered under its name; a new one is a function and
-one line. Keys of the registered orders only grow while a node lives, except where ``falls`` says otherwise.
+Engine: 0.5.9 and 0.5.23 ``mem_cache/evict_policy.py``. An order is registered under its name; a new one is a function
+and one line. Keys of the registered orders only grow while a node lives, except where ``falls`` says otherwise.
 """
 
 from __future__ import annotations

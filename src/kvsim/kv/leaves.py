@@ -1,7 +1,7 @@
 """Heap of evictable leaves with lazy deletion: same victims as the engine, which collects all leaves at each eviction.
 
-A node is pushed when it may have become a leaf and stays until it reaches the top; there it is thrown away if it is no leaf,
-or sorted in again if its key grew meanwhile. One entry per node, so a node touched a thousand times costs nothing.
+A node is pushed when it may have become a leaf and stays until it reaches the top; there it is thrown away if it is no
+leaf, or sorted in again if its key grew meanwhile. One entry per node: touching a node a thousand times costs nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Load-back (host to device): in admission, all or nothing; merged per batch, acknowledged at the event check.
 
-Engine: 0.5.9 ``hiradix_cache.py: load_back, init_load_back, loading_check``; 0.5.23 ``unified_radix_cache.py: load_back``.
+Engine: 0.5.9 ``hiradix_cache.py: load_back, init_load_back, loading_check``; 0.5.23 ``unified_radix_cache.py:
+load_back``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections import deque
 from kvsim.kv.tiers import EngineFailure, Transfers
 from kvsim.kv.tree import Node
 from kvsim.kv.writing import Writing
-from kvsim.rules.sglang import SglangRules
+from kvsim.rules.sglang import SglangParams
 
 
 class Load:
@@ -23,7 +24,7 @@ class Load:
 
 
 class Match:
-    """What of a prefix is cached: ``device`` and ``host`` hit tokens, the deepest node on the device, the deepest node."""
+    """What of a prefix is cached: hit tokens per tier, the deepest node on the device, the deepest node at all."""
 
     __slots__ = ("best_node", "device", "device_node", "host")
 
@@ -32,17 +33,11 @@ class Match:
 
 
 class Loading(Writing):
-    """The host-to-device side. ``in_flight_loads``: load-backs (one per request) not acknowledged, queued ones included."""
+    """The host-to-device side. ``in_flight_loads``: load-backs (one per request) not acknowledged, queued included."""
 
-    def __init__(
-        self, rules: SglangRules, *, page_size: int, device_tokens: int, host_tokens: int, write_policy: str, eviction: str,
-        transfers: Transfers | None, load_back_threshold: int,
-    ) -> None:
-        super().__init__(
-            rules, page_size=page_size, device_tokens=device_tokens, host_tokens=host_tokens,
-            write_policy=write_policy, eviction=eviction, transfers=transfers,
-        )
-        self.load_back_threshold = load_back_threshold
+    def __init__(self, params: SglangParams, transfers: Transfers | None) -> None:
+        super().__init__(params, transfers)
+        self.load_back_threshold = params.load_back_threshold
         self.in_flight_loads = 0
         self._queued_loads: list[Load] = []
         self._loads: deque[tuple[object, list[Load]]] = deque()
@@ -88,7 +83,7 @@ class Loading(Writing):
             raise EngineFailure(f"{self.rules.name} fails here: host eviction deletes a node that is being loaded back")
 
     def _admit(self, best: Node, nodes: list[Node], tokens: int) -> None:
-        """Put ``nodes`` (deepest first) on the device and queue their copy; the path stays locked until acknowledged."""
+        """Put ``nodes`` (deepest first) on the device and queue their copy; the path stays locked until it is there."""
         self.free -= tokens
         self.loaded += tokens
         for node in reversed(nodes):

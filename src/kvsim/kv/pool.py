@@ -1,8 +1,8 @@
 """The two pools and the counters of one cache, as plain integers (tokens).
 
-Engine: 0.5.9 ``mem_cache/allocator.py``, ``memory_pool_host.py``; 0.5.23 ``allocator/``, ``pool_host/``. Which slot a token
-gets decides nothing here, so a pool is a number. Conservation: free + evictable + protected + private slots of requests =
-``device_tokens``; ``host_free`` + host copies in the tree = ``host_tokens``.
+Engine: 0.5.9 ``mem_cache/allocator.py``, ``memory_pool_host.py``; 0.5.23 ``allocator/``, ``pool_host/``. Which slot a
+token gets decides nothing here, so a pool is a number. Conservation: free + evictable + protected + private slots of
+requests = ``device_tokens``; ``host_free`` + host copies in the tree = ``host_tokens``.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from kvsim.kv.eviction import order
 from kvsim.kv.leaves import Leaves
 from kvsim.kv.pool import Pools
 from kvsim.kv.tree import Node, Tree
-from kvsim.rules.sglang import SglangRules
+from kvsim.rules.sglang import SglangParams
 
 POLICIES = ("write_through", "write_through_selective", "write_back")
 OnEvent = Callable[[str, int, int], None]
@@ -44,27 +44,26 @@ class Tiers(Tree, Pools):
     """Tree and pools together. Events go to ``on_event(kind, tokens, first_token)`` if it is set.
 
     Kinds: ``demote``, ``drop`` (device), ``host_drop`` (a node's only copy lost), ``host_duplicate`` (host copy of a
-    device-resident node given up), ``host_evicted`` (one host eviction as a whole; first token -1), ``restore`` (a load-back's
-    node), ``backup``.
+    device-resident node given up), ``host_evicted`` (one host eviction as a whole; first token -1), ``restore`` (a
+    load-back's node), ``backup``.
     """
 
     on_event: OnEvent | None = None
 
-    def __init__(
-        self, rules: SglangRules, *, page_size: int, device_tokens: int, host_tokens: int, write_policy: str, eviction: str,
-    ) -> None:
-        if write_policy not in POLICIES:
-            raise UnknownName("write policy", write_policy, POLICIES)
+    def __init__(self, params: SglangParams) -> None:
+        rules, page = params.rules, params.page_size
+        if params.write_policy not in POLICIES:
+            raise UnknownName("write policy", params.write_policy, POLICIES)
         if rules.defects not in ("repaired", "keep"):
             raise InputError(f"defects is '{rules.defects}'; allowed: repaired, keep")
-        Tree.__init__(self, page_size, split_keeps_creation_time=rules.split_keeps_creation_time)
-        Pools.__init__(self, page_size, device_tokens, host_tokens)
+        Tree.__init__(self, page, split_keeps_creation_time=rules.split_keeps_creation_time)
+        Pools.__init__(self, page, params.device_tokens, params.host_tokens)
         self.rules = rules
-        self.hicache = host_tokens > 0
-        self.write_back = self.hicache and write_policy == "write_back"
+        self.hicache = params.host_tokens > 0
+        self.write_back = self.hicache and params.write_policy == "write_back"
         self.stall_until = 0
         self._defects = rules.defects == "keep"
-        by = order(eviction, rules)
+        by = order(params.eviction, rules)
         self._renewing = by.falls
         self._device_leaves = Leaves(by, 1, _is_device_leaf)
         self._host_leaves = Leaves(by, 2, _is_stale_or_host_leaf if self._defects else _is_host_leaf)
@@ -142,7 +141,7 @@ class Tiers(Tree, Pools):
             self.on_event("demote", node.size, node.key[0][0])
 
     def _drop(self, node: Node) -> None:
-        """``node``, an unlocked device leaf without host copy, leaves the tree, and what is below it on the host only."""
+        """``node``, an unlocked device leaf without host copy, leaves the tree with all below it (host only)."""
         parent = node.parent
         assert parent is not None
         self._release(node)
@@ -184,7 +183,7 @@ class Tiers(Tree, Pools):
     # -- eviction --
 
     def make_room(self, tokens: int, now: int) -> None:
-        """Evict if fewer than ``tokens`` device slots are free: ``tokens`` or only the shortfall, as the version does."""
+        """Evict if fewer than ``tokens`` slots are free: ``tokens``, or only what is missing, as the version does."""
         if self.free < tokens:
             self.evict(tokens if self.rules.evict_full_amount else tokens - self.free, now)
 
@@ -208,13 +207,13 @@ class Tiers(Tree, Pools):
         raise NotImplementedError
 
     def evict_host(self, tokens: int) -> int:
-        """Free at least ``tokens`` host slots: duplicates first (0.5.23 write_back), then host leaves in eviction order."""
+        """Free at least ``tokens`` host slots: duplicates first (0.5.23 write_back), then host leaves in order."""
         freed = self._reclaim(tokens) if self._reclaims else 0
         while freed < tokens and (node := self._host_leaves.pop()) is not None:
             if node.children:
                 raise EngineFailure(
-                    f"{self.rules.name} fails here: host eviction picks a node of {node.size} tokens, first {node.key[0][0]}, "
-                    "that still has children (stale host leaf under write_back)"
+                    f"{self.rules.name} fails here: host eviction picks a node of {node.size} tokens, first "
+                    f"{node.key[0][0]}, that still has children (stale host leaf under write_back)"
                 )
             self._lose_host_copy(node)
             self._detach(node)

@@ -4,9 +4,9 @@ Engine: 0.5.9 ``mem_cache/radix_cache.py``, ``hiradix_cache.py``; 0.5.23 ``unifi
 A node holds a whole number of pages. Children are found by their first page (page 1: by the first token); a run that
 fills a page stands for itself, so the index key is one integer for nearly all content.
 
-*Time* is a counter. The engine reads its clock per node or per walk; nodes of one path are never leaves at the same time,
-so only the order between walks, and within one walk "the lower part of a split, then the new leaf", can be observed:
-one reading per walk and one more per new leaf decide the same.
+*Time* is a counter. The engine reads its clock per node or per walk; nodes of one path are never leaves at the same
+time, so only the order between walks, and within one walk "the lower part of a split, then the new leaf", can be
+observed: one reading per walk and one more per new leaf decide the same.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ class Node:
     """A run of pages with up to two residences.
 
     ``device``, ``host``: where its KV is. ``own``: locks taken on this very node; ``locked``: own locks plus locked
-    children, so a node is path-locked if and only if ``locked`` > 0 (the engine's lock_ref is the sum of ``own`` over the
-    subtree). ``kids``: children on the device. ``queued``: bits of the leaf heaps it is in. ``load``: the load-back in flight
-    that restored it (kept only where host duplicates are reclaimed). ``stale``: 0.5.9's stale host leaf (defects kept).
+    children, so a node is path-locked if and only if ``locked`` > 0 (the engine's lock_ref is the sum of ``own`` over
+    the subtree). ``kids``: children on the device. ``queued``: bits of the leaf heaps it is in. ``load``: the load-back
+    in flight that restored it (kept only where host duplicates are reclaimed). ``stale``: 0.5.9's stale host leaf
+    (defects kept).
     """
 
     __slots__ = (

@@ -11,27 +11,22 @@ from collections import deque
 from kvsim.errors import InputError
 from kvsim.kv.tiers import EngineFailure, Tiers, Transfers
 from kvsim.kv.tree import Node
-from kvsim.rules.sglang import SglangRules
+from kvsim.rules.sglang import SglangParams
 
 
 class Writing(Tiers):
     """The device-to-host side. ``in_flight_writes``: nodes whose copy is not acknowledged, queued ones included."""
 
-    def __init__(
-        self, rules: SglangRules, *, page_size: int, device_tokens: int, host_tokens: int, write_policy: str, eviction: str,
-        transfers: Transfers | None,
-    ) -> None:
-        super().__init__(
-            rules, page_size=page_size, device_tokens=device_tokens, host_tokens=host_tokens,
-            write_policy=write_policy, eviction=eviction,
-        )
+    def __init__(self, params: SglangParams, transfers: Transfers | None) -> None:
+        super().__init__(params)
+        rules = params.rules
         if self.hicache and transfers is None:
             raise InputError("a cache with a host tier needs transfers")
         self._transfers: Transfers = transfers  # type: ignore[assignment]
         self.in_flight_writes = 0
         self._queued_writes: list[Node] = []
         self._writes: deque[tuple[object, list[Node]]] = deque()
-        self._threshold = rules.write_through_hits if write_policy == "write_through" else rules.selective_hits
+        self._threshold = rules.write_through_hits if params.write_policy == "write_through" else rules.selective_hits
         self._counts = not self.write_back and (self.hicache or rules.plain_counts_hits)
 
     def _hit(self, node: Node, now: int) -> None:
@@ -41,7 +36,7 @@ class Writing(Tiers):
             self._back_up(node, now)
 
     def _back_up(self, node: Node, now: int) -> None:
-        """Copy ``node`` to the host, before it (by rule) its ancestors without a copy; given up where no room can be made."""
+        """Copy ``node`` to the host, by rule its uncopied ancestors first; given up where no room can be made."""
         chain = [node]
         above = node.parent
         while self.rules.backup_chain and above is not None and not above.host:
@@ -133,10 +128,10 @@ class Writing(Tiers):
         return released
 
     def _no_host_room(self, node: Node) -> bool:
-        """Drop a dirty victim that the host cannot take (one by one); together: it stays, the unrepaired engine fails."""
+        """Drop a dirty victim that the host cannot take (one by one); else it stays; the unrepaired engine fails."""
         if self.rules.write_back_one_by_one:
             self._drop(node)
             return True
         if self._defects:
-            raise EngineFailure(f"{self.rules.name} fails here: no host room for a write_back victim of {node.size} tokens")
+            raise EngineFailure(f"{self.rules.name} fails here: no host room for a victim of {node.size} tokens")
         return False

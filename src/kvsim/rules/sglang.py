@@ -72,16 +72,16 @@ class SglangRules:
         False, "a backup first backs up the ancestors without a host copy, topmost first",
         "0.5.23 unified_radix_cache.py: _execute_and_commit_kv_backup")
     failed_attempts_count: bool = _rule(
-        True, "each failed attempt to take room counts as a failure (two if eviction did not help); else only the refusal",
+        True, "each failed attempt to take room counts as a failure (two if eviction does not help), else the refusal",
         "0.5.9 hiradix_cache.py: write_backup, load_back; 0.5.23 unified_radix_cache.py: _execute_kv_backup, load_back")
     write_back_one_by_one: bool = _rule(
-        False, "write_back copies, waits for and demotes each victim alone (else: all victims of one eviction together)",
+        False, "write_back copies, waits for and demotes each victim alone (else: all of one eviction together)",
         "0.5.9 hiradix_cache.py: evict; 0.5.23 unified_radix_cache.py: _evict_components")
     reclaim_host_duplicates: bool = _rule(
         False, "under write_back a full host first gives up copies of nodes that are on the device too",
         "0.5.23 unified_radix_cache.py: _reclaim_full_host_duplicates")
     defects: str = _rule(
-        "repaired", "the two write_back defects of 0.5.9 (stale host leaf, load-back source unprotected): repaired | keep",
+        "repaired", "the two write_back defects of 0.5.9 (stale host leaf, load-back source not pinned): repaired | keep",
         "0.5.9 hiradix_cache.py: evict, load_back")
 
     # ---- scheduler block (src/kvsim/serving/sglang) ----

@@ -1,7 +1,7 @@
 """Replay of cache-level recordings (``kvsim-oracle/1``) on the very ``KvCache`` that the simulation uses.
 
-A recording lists operations and what the real engine's cache answered. Everything the recording holds is compared: hits,
-tokens moved, counters, occupancy after each op, the order of evictions and the tree where they were recorded.
+A recording lists operations and what the real engine's cache answered. Everything it holds is compared: hits, tokens
+moved, counters, occupancy after each op, the order of evictions and the tree where they were recorded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INPUTS = frozenset({"op", "r", "rs", "k", "chk", "chunk"})
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """The first difference: ``row`` (index of the op or iteration, -1: the final tree), field, both values, what was around."""
+    """The first difference: ``row`` (index of op or iteration, -1: the final tree), field, values, what was around."""
 
     row: int
     field: str
@@ -40,7 +40,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What one replay compared: ``rows`` that were compared, ``of`` rows in the file, ``differing`` rows, the first mismatch.
+    """What one replay compared: ``rows`` compared, ``of`` rows in the file, ``differing`` rows, the first mismatch.
 
     ``finding``: why the unrepaired engine fails at row ``rows`` (rule ``defects: keep``), else empty.
     """
@@ -72,8 +72,9 @@ def params_of(meta: dict[str, Any], rules: SglangRules | None = None) -> SglangP
     plain = meta.get("hicache_ratio") is None
     return SglangParams(
         rules=rules or rules_of(meta), page_size=meta["page_size"], device_tokens=meta["device_tokens"],
-        host_tokens=0 if plain else meta["host_tokens"], write_policy="write_through" if plain else meta["write_policy"],
-        eviction=meta["eviction"], radix_cache=not meta.get("radix_disabled", False),
+        host_tokens=0 if plain else meta["host_tokens"], eviction=meta["eviction"],
+        write_policy="write_through" if plain else meta["write_policy"],
+        radix_cache=not meta.get("radix_disabled", False),
     )
 
 
