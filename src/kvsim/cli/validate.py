@@ -1,0 +1,109 @@
+"""`kvsim validate`: measured against simulated."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from kvsim.cli.common import Json, Set, emit, emit_json, note, show
+from kvsim.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kvsim.study.validation.core import Outcome, Scenario
+
+
+def validate(
+    suite: str | None = None,
+    measured: str | None = None,
+    /,
+    *,
+    predict: str | None = None,
+    set_: Set = None,
+    write: Annotated[str | None, Parameter(negative="")] = None,
+    json: Json = False,
+) -> int:
+    """Compare measured values with simulated ones; exit 1 if a tolerance is missed.
+
+    Parameters
+    ----------
+    suite
+        Scenario ids of the suite (S01,S03; all if absent), or a scenario file to compare with MEASURED.
+    measured
+        A benchmark result of your own run (SGLang bench_serving or vLLM bench JSON).
+    predict
+        Print the blind predictions of one scenario id as CSV.
+    write
+        Write docs/validation.md (a file name) from the results.
+    """
+    if measured is not None:
+        from kvsim.study.validation.own import compare_with_measured
+
+        if suite is None:
+            raise ConfigError("give the scenario file before the measured file")
+        return compare_with_measured(suite, measured, set_ or [], as_json=json)
+    from kvsim.study.validation.core import predictions_csv
+    from kvsim.study.validation.core import suite as scenarios
+
+    folder = shared_folder()
+    if predict is not None:
+        scenario = scenarios([predict])[0]
+        if scenario.predict is None:
+            raise ConfigError(f"{scenario.id} has no held values to predict")
+        emit(predictions_csv(scenario.predict(folder)).rstrip("\n"))
+        return 0
+    results = [(scenario, _judge(scenario, folder)) for scenario in scenarios(suite.split(",") if suite else None)]
+    if write is not None:
+        from kvsim.study.validation.document import document
+
+        Path(write).write_text(document(results), encoding="utf-8")
+    if json:
+        emit_json([_plain(scenario, outcome) for scenario, outcome in results])
+    else:
+        show(_table(results))
+    return 1 if any(outcome is not None and outcome.verdict == "failed" for _, outcome in results) else 0
+
+
+def shared_folder() -> Path:
+    """Return the folder of measured files: KVSIM_SHARED, else ../shared beside the repository or the working directory."""
+    given = os.environ.get("KVSIM_SHARED")
+    places = [Path(given)] if given else [Path.cwd().parent / "shared", Path(__file__).resolve().parents[4] / "shared"]
+    for place in places:
+        if (place / "groundtruth").is_dir():
+            return place
+    raise ConfigError(f"the measured files are not here: no folder {places[0]}/groundtruth; set KVSIM_SHARED")
+
+
+def _judge(scenario: Scenario, folder: Path) -> Outcome | None:
+    note(f"{scenario.id} {scenario.title}")
+    return None if scenario.judge is None else scenario.judge(folder)
+
+
+def _plain(scenario: Scenario, outcome: Outcome | None) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return {
+        "id": scenario.id,
+        "title": scenario.title,
+        "tolerance": scenario.tolerance,
+        "verdict": "not judged" if outcome is None else outcome.verdict,
+        "criteria": [] if outcome is None else [{**asdict(criterion), "met": criterion.met} for criterion in outcome.criteria],
+        "rows": [] if outcome is None else [{**asdict(row), "error": row.error} for row in outcome.rows],
+    }
+
+
+def _table(results: list[tuple[Scenario, Outcome | None]]) -> object:
+    from rich.table import Table
+
+    from kvsim.study.validation.core import errors, quantile
+
+    table = Table(title="measured against simulated: relative errors of the scored open rows", pad_edge=False)
+    for name, justify in (("id", "left"), ("scenario", "left"), ("n", "right"), ("median", "right"), ("P90", "right"), ("worst", "right"), ("verdict", "left")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for scenario, outcome in results:
+        found = errors(outcome.rows) if outcome is not None else []
+        figures = [f"{100 * quantile(found, share):.2f} %" if found else "-" for share in (0.5, 0.9, 1.0)]
+        table.add_row(scenario.id, scenario.title, str(len(found)), *figures, "not judged" if outcome is None else outcome.verdict)
+    return table
