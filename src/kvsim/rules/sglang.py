@@ -81,7 +81,7 @@ class SglangRules:
         False, "under write_back a full host first gives up copies of nodes that are on the device too",
         "0.5.23 unified_radix_cache.py: _reclaim_full_host_duplicates")
     defects: str = _rule(
-        "repaired", "the two write_back defects of 0.5.9 (stale host leaf, load-back source not pinned): repaired | keep",
+        "repaired", "two write_back defects of 0.5.9 (stale host leaf, load-back source not pinned): repaired | keep",
         "0.5.9 hiradix_cache.py: evict, load_back")
 
     # ---- scheduler block (src/kvsim/serving/sglang) ----
@@ -116,8 +116,9 @@ RULES: dict[str, SglangRules] = {rules.name: rules for rules in (SGLANG_0_5_9, S
 class SglangParams:
     """One server's settings after ``resolve``: numbers only, no derivation left to do. Tokens unless said otherwise.
 
-    ``host_tokens`` 0: HiCache off. ``chunked_prefill_size`` None: chunking off. ``max_input_tokens``: prompts of at least
-    this length are refused; None: the engine's length limits are off and only prompt + output > device_tokens is refused
+    ``host_tokens`` 0: HiCache off. ``chunked_prefill_size`` None: chunking off. ``max_input_tokens``: prompts of at
+    least this length are refused; None: the engine's length limits are off, only prompt + output > device_tokens is
+    refused
     (the toy world of the field reports). ``clip_max_new_tokens``: SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION.
     ``max_total_len``: cap of prompt + new tokens (srt/managers/tp_worker.py max_req_len).
     """
