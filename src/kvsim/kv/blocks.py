@@ -36,18 +36,14 @@ class Block:
 
 
 class Table:
-    """The blocks one request holds, in order. ``held``: how many; ``cached``: how many of them (a prefix) went through hashing.
+    """The blocks one request holds, in order. ``held``: how many; ``cached``: how many of them (a prefix) went through hashing."""
 
-    ``used``: markers met while blocks were taken since the scheduler last emptied it.
-    """
-
-    __slots__ = ("blocks", "cached", "held", "used")
+    __slots__ = ("blocks", "cached", "held")
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
         self.held = 0
         self.cached = 0
-        self.used: list[Marker] = []
 
 
 def expand(keys: Runs, start: int, stop: int) -> list[int]:
@@ -68,6 +64,7 @@ class BlockPool:
 
     ``free``: blocks in the queue (those with a hash included); ``hashed``: blocks that carry a hash; ``distinct``: different
     hashes among them; ``idle_hashed``: free blocks with a hash; ``evicted``: hashes lost to re-use so far.
+    ``met``: (table, marker) for every marked block taken or allocated since the caller last cleared it.
     ``log``: keys in the order of their eviction, if a list is given.
     """
 
@@ -78,6 +75,7 @@ class BlockPool:
         self.idle_hashed = 0
         self.evicted = 0
         self.log: list[int] | None = None
+        self.met: list[tuple[Table, Marker]] = []
         self._by_key: dict[int, list[Block]] = {}
         self._head, self._tail = Block(), Block()
         self._head.after, self._tail.before = self._tail, self._head
@@ -228,7 +226,7 @@ class BlockPool:
 
     def _meet(self, table: Table, block: Block) -> None:
         block.marks = tuple(mark for mark in block.marks if mark.pending)
-        table.used.extend(block.marks)
+        self.met.extend((table, mark) for mark in block.marks)
 
     def cache(self, table: Table, keys: Runs, upto: int) -> None:
         """Hash the blocks ``[cached, upto)`` of a table: they can be matched from now on."""
@@ -245,6 +243,6 @@ class BlockPool:
         table.held = table.cached = 0
 
     def mark(self, table: Table, start: int, stop: int, marker: Marker) -> None:
-        """Let ``marker`` know when blocks ``[start, stop)`` of a table are used by someone (``Table.used``)."""
+        """Let ``marker`` know when blocks ``[start, stop)`` of a table are used by someone (``met``)."""
         for block in table.blocks[start:stop]:
             block.marks = (*(mark for mark in block.marks if mark.pending), marker)

@@ -306,6 +306,7 @@ class VllmScheduler:
             request.device_hit = local
             request.host_hit = min(tokens, request.known - 1 - local)
         self.connector.load(request, local, tokens)
+        self.connector.admitted(request)
         if self.log is not None:
             self.log.loads.append((request, local, tokens))
 
@@ -318,7 +319,10 @@ class VllmScheduler:
             request.device_hit = request.computed
         request.phase, request.status = RUNNING, ADMITTED
         self.running.append(request)
+        if request.computed + count < request.known:
+            self.inflight_prefills[request] = None
         step.admitted.append(request)
+        self.connector.admitted(request)
         step.work.append((request, count, False))
 
     # ------------------------------------------------------------------ after the decisions, after the forward

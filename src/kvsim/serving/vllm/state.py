@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from kvsim.content import EMPTY
+from kvsim.kv.blocks import expand
 from kvsim.serving.port import Request, Step
 
 if TYPE_CHECKING:
@@ -58,6 +59,10 @@ class VllmRequest(Request):
     def known(self) -> int:
         """Prompt tokens and outputs received so far (num_tokens)."""
         return self.prompt + self.output_done
+
+    def chain(self, start: int, stop: int) -> list[int]:
+        """Return the names of its full blocks ``[start, stop)``."""
+        return expand(self.keys, start, stop)
 
     def rank(self) -> tuple[int, int]:
         """The order of the priority policy: the smaller, the earlier."""
