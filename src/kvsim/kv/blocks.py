@@ -69,6 +69,7 @@ class BlockPool:
     """
 
     def __init__(self, usable: int, unhashed_first: bool = True) -> None:
+        self.usable = usable
         self.unhashed_first = unhashed_first
         self.free = 0
         self.hashed = 0
@@ -178,7 +179,7 @@ class BlockPool:
 
     def reset(self) -> bool:
         """Forget all hashes if no block is in use (reset_prefix_cache); tell whether it was done."""
-        if any(block.refs for copies in self._by_key.values() for block in copies):
+        if self.free != self.usable:
             return False
         for copies in self._by_key.values():
             for block in copies:

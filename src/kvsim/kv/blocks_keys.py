@@ -3,8 +3,7 @@
 vLLM names a block by a hash of (its parent's name, its own tokens). Here a radix tree over block contents hands out
 integers instead, consecutive along a stretch of a chain, so that a chain of blocks is again a short list of integer
 runs (``content.Runs``). Names never change: splitting a stretch keeps both halves' integers.
-Property used by the block cache: if key k lies strictly inside a stretch that starts at s, every chain that contains
-k contains s .. k.
+Property used by the block cache: key k + 1, if it exists, is a child of key k, so a chain that contains k + 1 contains k.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class BlockKeys:
 
     def _new(self, blocks: int, runs: Runs) -> _Stretch:
         stretch = _Stretch(self._next, blocks, runs)
-        self._next += blocks
+        self._next += blocks + 1  # a gap: consecutive names are always parent and child
         return stretch
 
     def _split(self, parent: _Stretch, first: Runs, lower: _Stretch, at: int) -> _Stretch:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.content import join
 from kvsim.kv.blocks import BlockPool, Table
+from kvsim.kv.blocks_extent import ExtentPool
 from kvsim.kv.blocks_keys import BlockKeys
 from kvsim.rules.vllm import OFFLOADING, PRIORITY, SIMPLE
 from kvsim.serving.port import ABORTED, FINISHED, QUEUED, REFUSED, Settled
@@ -27,7 +28,8 @@ class VllmScheduler:
         self.params = params
         self.overlap = params.async_scheduling
         self.log = log
-        self.pool = BlockPool(params.num_gpu_blocks - 1, params.rules.unhashed_first)
+        make_pool = BlockPool if params.connector == SIMPLE else ExtentPool
+        self.pool = make_pool(params.num_gpu_blocks - 1, params.rules.unhashed_first)
         self.names = BlockKeys(params.block_size)
         make = PriorityQueue if params.policy == PRIORITY else Queue
         self.waiting: Queue = make()
