@@ -1,0 +1,84 @@
+"""Decode time as integer straight pieces per batch size: one function for single steps and for whole runs.
+
+For each batch size the step time is a chain of pieces ``value + slope * (context - start)`` with integer picoseconds, so a
+run of n steps is a sum of arithmetic series: exact to the picosecond, at a cost per piece touched (one or two as a rule).
+A vectorised cumulative sum over the formula was measured as the alternative: 8 us for 200 steps and 60 us for 5,000
+(numpy, 2 cores), against 0.6 us for either here, and bit equality would then rest on the order of float additions.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from math import isqrt
+
+#: (starts, values, slopes): piece j holds for contexts in [starts[j], starts[j + 1]), the last one without end.
+Curve = tuple[list[int], list[int], list[int]]
+
+
+class PiecewiseDecode:
+    """The decode half of ``StepTime``: a subclass supplies ``_make_curve(batch)``, made once per batch size."""
+
+    def __init__(self) -> None:
+        self._curves: dict[int, Curve] = {}
+
+    def _make_curve(self, batch: int) -> Curve:
+        raise NotImplementedError
+
+    def _curve(self, batch: int) -> Curve:
+        curve = self._curves.get(batch)
+        if curve is None:
+            curve = self._curves[batch] = self._make_curve(batch)
+        return curve
+
+    def decode_ps(self, batch: int, sum_context: int) -> int:
+        """Return the time of one decode step in ps."""
+        starts, values, slopes = self._curves.get(batch) or self._curve(batch)
+        j = bisect_right(starts, sum_context) - 1
+        return values[j] + slopes[j] * (sum_context - starts[j])
+
+    def decode_segments(self, batch: int, sum_context: int, steps: int) -> list[tuple[int, int, int]]:
+        """Return the run's step lengths as (count, first_ps, slope_ps per step) pieces, in order and exact."""
+        starts, values, slopes = self._curves.get(batch) or self._curve(batch)
+        pieces: list[tuple[int, int, int]] = []
+        j, last, context, left = bisect_right(starts, sum_context) - 1, len(starts) - 1, sum_context, steps
+        while left > 0:
+            while j < last and starts[j + 1] <= context:
+                j += 1
+            count = left if j == last else min(left, -((context - starts[j + 1]) // batch))
+            pieces.append((count, values[j] + slopes[j] * (context - starts[j]), slopes[j] * batch))
+            left -= count
+            context += count * batch
+        return pieces
+
+    def decode_run_ps(self, batch: int, sum_context: int, steps: int) -> int:
+        """Return the time of ``steps`` decode steps in ps: the exact sum of its steps."""
+        total = 0
+        for count, first, slope in self.decode_segments(batch, sum_context, steps):
+            total += count * first + slope * (count * (count - 1) >> 1)
+        return total
+
+    def decode_steps_until(self, batch: int, sum_context: int, steps: int, elapsed_ps: int) -> int:
+        """Return the smallest k <= steps whose run takes at least ``elapsed_ps`` (``steps`` if none does)."""
+        if elapsed_ps <= 0:
+            return 0
+        done, left = 0, elapsed_ps
+        for count, first, slope in self.decode_segments(batch, sum_context, steps):
+            whole = count * first + slope * (count * (count - 1) >> 1)
+            if whole >= left:
+                return done + _fewest(first, slope, left)
+            left -= whole
+            done += count
+        return steps
+
+
+def _fewest(first: int, slope: int, target: int) -> int:
+    """Return the smallest k with k*first + slope*k*(k-1)/2 >= target (> 0); first > 0 or slope > 0, none negative."""
+    if slope == 0:
+        return -(-target // first)
+    b = 2 * first - slope
+    k = max(0, (isqrt(b * b + 8 * slope * target) - b) // (2 * slope))
+    while k * first + slope * (k * (k - 1) >> 1) < target:
+        k += 1
+    while k > 1 and (k - 1) * first + slope * ((k - 1) * (k - 2) >> 1) >= target:
+        k -= 1
+    return k
