@@ -65,7 +65,7 @@ class BlockPool:
     ``free``: blocks in the queue (those with a hash included); ``hashed``: blocks that carry a hash; ``distinct``: different
     hashes among them; ``idle_hashed``: free blocks with a hash; ``evicted``: hashes lost to re-use so far.
     ``met``: (table, marker) for every marked block taken or allocated since the caller last cleared it.
-    ``log``: keys in the order of their eviction, if a list is given.
+    ``log``, ``lost``: keys in the order of their eviction, if a list is given (two readers).
     """
 
     def __init__(self, usable: int, unhashed_first: bool = True) -> None:
@@ -76,6 +76,7 @@ class BlockPool:
         self.idle_hashed = 0
         self.evicted = 0
         self.log: list[int] | None = None
+        self.lost: list[int] | None = None
         self.met: list[tuple[Table, Marker]] = []
         self._by_key: dict[int, list[Block]] = {}
         self._head, self._tail = Block(), Block()
@@ -162,6 +163,8 @@ class BlockPool:
             del self._by_key[block.key]
         if self.log is not None:
             self.log.append(block.key)
+        if self.lost is not None:
+            self.lost.append(block.key)
         block.key = -1
         self.hashed -= 1
         self.evicted += 1

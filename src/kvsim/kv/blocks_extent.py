@@ -63,6 +63,7 @@ class ExtentPool:
         self.idle_hashed = 0
         self.evicted = 0
         self.log: list[int] | None = None
+        self.lost: list[int] | None = None
         self.met: list[tuple[ExtentTable | None, Marker]] = []
         self._starts: dict[int, Extent] = {}  # the oldest copy of each stretch, by its first name
         self._head, self._tail = Extent(0, 0, 0, False), Extent(0, 0, 0, False)
@@ -129,8 +130,7 @@ class ExtentPool:
         if extent.twins is not None:
             self._evict_twin(extent, took)
             return
-        if self.log is not None:
-            self.log.extend(range(extent.hi - 1, extent.hi - took - 1, -1))
+        self._note_lost(extent.hi - took, extent.hi)
         extent.hi -= took
         self.free -= took
         self.idle_hashed -= took
@@ -148,8 +148,7 @@ class ExtentPool:
             extent = extent.following
         twins = extent.twins
         assert twins is not None
-        if self.log is not None:
-            self.log.extend(range(extent.hi - 1, extent.lo - 1, -1))
+        self._note_lost(extent.lo, extent.hi)
         self._unlink(extent)
         twins.remove(extent)
         self._starts[extent.lo] = twins[0]
@@ -157,6 +156,11 @@ class ExtentPool:
             twins[0].twins = None
         self.hashed -= took
         self.evicted += took
+
+    def _note_lost(self, lo: int, hi: int) -> None:
+        for reader in (self.log, self.lost):
+            if reader is not None:
+                reader.extend(range(hi - 1, lo - 1, -1))
 
     def _meet(self, extent: Extent, table: ExtentTable | None, place: int, count: int) -> None:
         extent.marks = marks = tuple(mark for mark in extent.marks if mark.pending)

@@ -28,6 +28,7 @@ class BlockKeys:
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
+        self.matched = 0  # blocks of the last chain that had a name before
         self._next = 0
         self._roots: dict[str, _Stretch] = {}
 
@@ -40,6 +41,7 @@ class BlockKeys:
         blocks = length(tokens) // size
         rest = cut(tokens, 0, blocks * size)
         out: list[Run] = []
+        self.matched = 0
         while blocks:
             first = cut(rest, 0, size)
             child = at.children.get(first)
@@ -49,6 +51,7 @@ class BlockKeys:
                 break
             same = min(common(child.runs, rest) // size, blocks)
             out.append((child.base, same))
+            self.matched += same
             if same == blocks:
                 break
             if same < child.blocks:

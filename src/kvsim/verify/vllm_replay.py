@@ -130,7 +130,7 @@ class Replay:
             self._process(step, now)
             return
         self.queue.append(step)
-        if len(self.queue) == 1 and (step.work or self.scheduler.busy()):
+        if len(self.queue) == 1 and (step.kind != "idle" or self.scheduler.busy()):
             return
         self._process(self.queue.pop(0), now)
 
@@ -142,8 +142,8 @@ class Replay:
         fresh = {id(request) for request in step.admitted}
         run = [[int(r.spec.id), count] for r, count, _ in step.work if id(r) not in fresh and count != 1]
         row["run"] = run
-        row["dec"] = len(step.work) - len(step.admitted) - len(run)
-        row["idle"] = len(self.scheduler.running) - len(step.work)
+        row["dec"] = step.cohort + len(step.work) - len(step.admitted) - len(run)
+        row["idle"] = len(self.scheduler.running) - len(step.work) - step.cohort
         row["pre"] = [int(r.spec.id) for r in step.preempted]
 
     def _written(self, row: Row) -> None:
@@ -164,6 +164,7 @@ class Replay:
         row["cev"], row["flush"] = log.cpu_evicted, log.flushed
         for key in [key for key, value in row.items() if not value]:
             del row[key]
+        scheduler.refresh()
         row["s"] = [pool.free, pool.hashed, pool.distinct, *scheduler.counts(), *scheduler.connector.state()]
 
     def quiet(self, row: Row) -> bool:

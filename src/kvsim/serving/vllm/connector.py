@@ -16,6 +16,8 @@ class Connector:
 
     present = False
     keeps_engine_stepping = False
+    stored_tokens = 0
+    loaded_tokens = 0
 
     def lookup(self, request: VllmRequest, local: int) -> int | None:
         """Return the tokens beyond ``local`` hit tokens that can be loaded, or None: ask later."""
@@ -39,7 +41,7 @@ class Connector:
     def forwarded(self, step: VllmStep, now: int) -> None:
         """Do what the worker does after the forward at ``now`` and note what it reports in ``step.report`` (get_finished)."""
 
-    def process(self, step: VllmStep) -> list[VllmRequest]:
+    def process(self, step: VllmStep, now: int) -> list[VllmRequest]:
         """Act on the report of ``step`` (update_connector_output); return the requests whose load completed."""
         return []
 
@@ -51,9 +53,26 @@ class Connector:
         """Return the connector part of a recording's state."""
         return ()
 
-    def quiet(self) -> bool:
-        """Tell whether decode steps leave the connector as it is."""
+    def indifferent(self, request: VllmRequest) -> bool:
+        """Tell whether the connector does nothing about a request as long as it only decodes."""
+        return True
+
+    def quiet(self, waiting: bool) -> bool:
+        """Tell whether passes that only decode leave the connector as it is. ``waiting``: somebody is in a queue."""
         return True
 
     def poll_idle(self, now: int) -> None:
         """Catch up with what an idle engine loop would have processed by ``now``."""
+
+    # --- counters, in tokens
+    def host_tokens(self) -> int:
+        """Return the tokens resident on the CPU."""
+        return 0
+
+    def host_evicted_tokens(self) -> int:
+        """Return the tokens that left the CPU tier so far."""
+        return 0
+
+    def holds(self, key: int) -> bool:
+        """Tell whether the CPU tier holds the block of this name."""
+        return False

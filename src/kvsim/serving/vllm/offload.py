@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from kvsim.kv.vllm_offload import ArcTier, CpuTier, LookupCounts
 from kvsim.serving.vllm.connector import Connector
-from kvsim.serving.vllm.state import ENDED
+from kvsim.serving.vllm.state import ENDED, VllmStep
 
 if TYPE_CHECKING:
     from kvsim.serving.port import Transfers
     from kvsim.serving.vllm.scheduler import VllmScheduler
-    from kvsim.serving.vllm.state import VllmRequest, VllmStep
+    from kvsim.serving.vllm.state import VllmRequest
 
 
 class Job:
@@ -90,6 +90,10 @@ class Offloading(Connector):
 
     def _new_job(self, request: VllmRequest, keys: list[int], is_load: bool) -> Job:
         job = Job(request, keys, is_load)
+        if is_load:
+            self.loaded_tokens += len(keys) * self.unit
+        else:
+            self.stored_tokens += len(keys) * self.unit
         self._jobs.setdefault(request, []).append(job)
         self._in_flight[is_load] += 1
         return job
@@ -114,8 +118,8 @@ class Offloading(Connector):
         flushed = {job: None for request in step.preempted for job in self._jobs.get(request, ())}
         if self.pool.met:
             users = {id(request.table) for request, _, _ in step.work} | {id(job.owner.table) for job in self._loads}
-            for table, job in self.pool.met:
-                if id(table) in users and job.pending and isinstance(job, Job) and job.owner.phase == ENDED:
+            for table, job in self.pool.met:  # table None: the cohort's, all of it scheduled
+                if (table is None or id(table) in users) and job.pending and isinstance(job, Job) and job.owner.phase == ENDED:
                     flushed[job] = None
             self.pool.met.clear()
         for job in flushed:
@@ -173,7 +177,7 @@ class Offloading(Connector):
                 rest.append(job)
         self._submitted = rest
 
-    def process(self, step: VllmStep) -> list[VllmRequest]:
+    def process(self, step: VllmStep, now: int) -> list[VllmRequest]:
         """Make stored keys readable, drop the pins of loads; return the requests whose load completed."""
         loaded = []
         for job in step.report:
@@ -194,6 +198,29 @@ class Offloading(Connector):
     def busy(self) -> bool:
         """Tell whether a job is in flight."""
         return self._in_flight != [0, 0]
+
+    def indifferent(self, request: VllmRequest) -> bool:
+        """Tell whether nothing is left to store while the request decodes."""
+        return self.params.offload_prompt_only and request.store_from == request.prompt // self.unit
+
+    def quiet(self, waiting: bool) -> bool:
+        """Only stores in flight: their completions can be processed later, in the same order, with the same effect."""
+        return not waiting and not self._deferred and not self._in_flight[1]
+
+    def poll_idle(self, now: int) -> None:
+        """Process what completed while the engine had no requests."""
+        step = VllmStep("idle", 0)
+        self.forwarded(step, now)
+        self.process(step, now)
+
+    def host_tokens(self) -> int:
+        return len(self.tier.entries) * self.unit
+
+    def host_evicted_tokens(self) -> int:
+        return self.tier.evicted * self.unit
+
+    def holds(self, key: int) -> bool:
+        return self.tier.present(key)
 
     def state(self) -> tuple[int, ...]:
         """Return (keys resident, idle ones, store jobs, load jobs in flight)."""

@@ -1,59 +1,36 @@
-"""vLLM V1's scheduler: running requests first, then waiting ones, from one token budget (v1/core/sched/scheduler.py)."""
+"""The vLLM engine as the machine sees it: requests in and out, plan and settle, runs of decode steps in closed form."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from kvsim.content import join
-from kvsim.kv.blocks import BlockPool, Table
-from kvsim.kv.blocks_extent import ExtentPool
-from kvsim.kv.blocks_keys import BlockKeys
-from kvsim.rules.vllm import OFFLOADING, PRIORITY, SIMPLE
-from kvsim.serving.port import ABORTED, FINISHED, QUEUED, REFUSED, Settled
-from kvsim.serving.port import RUNNING as ADMITTED
-from kvsim.serving.vllm.connector import Connector
-from kvsim.serving.vllm.state import ENDED, LOADING, PREEMPTED, RUNNING, WAITING, PriorityQueue, Queue, VllmRequest, VllmStep
+from kvsim.rules.vllm import PRIORITY
+from kvsim.serving.port import ABORTED, REFUSED, Settled
+from kvsim.serving.vllm.core import VllmCore
+from kvsim.serving.vllm.occupancy import VllmOccupancy
+from kvsim.serving.vllm.state import ENDED, LOADING, RUNNING, VllmRequest, VllmStep
 
 if TYPE_CHECKING:
     from kvsim.rules.vllm import VllmParams
-    from kvsim.serving.port import Request, Transfers
+    from kvsim.serving.port import Request, Step, Transfers
     from kvsim.serving.vllm.log import Log
     from kvsim.workload.spec import RequestSpec
 
 
-class VllmScheduler:
-    """One engine's decisions. ``schedule`` and ``process`` are the engine's two halves of a pass; plan and settle wrap them."""
+class VllmScheduler(VllmCore):
+    """Implements ``serving.port.Scheduler``.
+
+    An engine pass without tokens takes no time; asynchronously it is processed one pass later like any other (``_empty``).
+    A request waits for its load outside the running list; the machine asks again when a copy completes.
+    """
 
     def __init__(self, params: VllmParams, transfers: Transfers, log: Log | None = None) -> None:
-        self.params = params
-        self.overlap = params.async_scheduling
-        self.log = log
-        make_pool = BlockPool if params.connector == SIMPLE else ExtentPool
-        self.pool = make_pool(params.num_gpu_blocks - 1, params.rules.unhashed_first)
-        self.names = BlockKeys(params.block_size)
-        make = PriorityQueue if params.policy == PRIORITY else Queue
-        self.waiting: Queue = make()
-        self.skipped: Queue = make()
-        self.running: list[VllmRequest] = []
-        self.number = 0  # passes of schedule so far
-        self.processed = 0  # number of the last one whose output was processed
-        self.inflight_prefills: dict[VllmRequest, None] = {}
+        super().__init__(params, transfers, log)
+        self.occupancy = VllmOccupancy(self)
         self._orders = 0
-        self._withheld: dict[int, list[Table]] = {}
-        self._orphans: dict[VllmRequest, None] = {}  # aborted while their load runs
-        self._wm = int(params.watermark * params.num_gpu_blocks) if params.rules.watermark else 0
-        self.connector = self._connect(transfers)
-
-    def _connect(self, transfers: Transfers) -> Connector:
-        if self.params.connector == OFFLOADING:
-            from kvsim.serving.vllm.offload import Offloading
-
-            return Offloading(self, transfers)
-        if self.params.connector == SIMPLE:
-            from kvsim.serving.vllm.simple import SimpleOffload
-
-            return SimpleOffload(self, transfers)
-        return Connector()
+        self._empty: VllmStep | None = None
+        self._resting = False
 
     # ------------------------------------------------------------------ requests in and out
     def submit(self, spec: RequestSpec, now: int) -> VllmRequest:
@@ -65,345 +42,126 @@ class VllmScheduler:
             request.status, request.reason, request.phase = REFUSED, reason, ENDED
             return request
         if self.params.enable_prefix_caching or self.connector.present:
-            content = join(spec.prompt, ((spec.output_first, spec.output_tokens),)) if spec.output_tokens else spec.prompt
-            request.keys = self.names.chain(content, spec.namespace)
-        if not self.has_work():
-            self.connector.poll_idle(now)
+            self._name_blocks(request)
         self.waiting.add(request)
         return request
 
     def _refusal(self, request: VllmRequest) -> str:
-        longest = self.params.max_model_len
+        longest, size = self.params.max_model_len, self.params.block_size
         if request.prompt >= longest:
             return f"prompt of {request.prompt} tokens, max_model_len {longest}: it must be shorter"
         if request.total_limit > longest and request.spec.max_new_tokens is not None:
             return f"prompt of {request.prompt} + max_tokens {request.limit} exceeds max_model_len {longest}"
+        most = min(request.prompt + request.outputs, longest) - 1
+        if -(-most // size) > self.pool.usable:
+            return f"grows to {most} tokens, the pool holds {self.pool.usable * size}: the engine would wait for ever"
         return ""
+
+    def _name_blocks(self, request: VllmRequest) -> None:
+        """Name all its blocks, and find out whose future blocks it shares: those requests are followed one by one."""
+        spec, size = request.spec, self.params.block_size
+        content = join(spec.prompt, ((spec.output_first, spec.output_tokens),)) if spec.output_tokens else spec.prompt
+        request.keys = self.names.chain(content, spec.namespace)
+        first = request.prompt // size
+        request.entangled = self.names.matched > first
+        sharers = [other for other in self.live_outputs.inside(request.keys) if not other.entangled]
+        if sharers:
+            self.dissolve()
+            for other in sharers:
+                other.entangled = True
+        if own := request.chain(first, first + 1):
+            self.live_outputs.add(request, own[0])
 
     def abort(self, request: Request, now: int) -> None:
         """End a request at once wherever it is (finish_requests); its blocks follow when nothing uses them any more."""
         assert isinstance(request, VllmRequest)
         if request.phase == ENDED:
             return
+        if request.phase == RUNNING:
+            self.dissolve()
         loading = request.phase == LOADING and not request.loaded
         self._end(request, "abort", now, keep=loading)
         request.status, request.reason = ABORTED, "client gave up"
         if loading:
             self._orphans[request] = None
 
-    def _end(self, request: VllmRequest, how: str, now: int, keep: bool = False) -> None:
-        if request.phase == RUNNING:
-            self.running.remove(request)
-        elif not self.waiting.remove(request):
-            self.skipped.remove(request)
-        self.inflight_prefills.pop(request, None)
-        request.status, request.end_ps = FINISHED, now
-        if self.log is not None:
-            self.log.finished.append((request, how))
-        self.connector.ended(request)
-        request.phase = ENDED
-        if not keep:
-            self._release(request)
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached blocks if none is in use; tell whether it was done (v1/core/block_pool.py reset_prefix_cache)."""
+        return self.pool.reset()
 
-    def _release(self, request: VllmRequest) -> None:
-        """Give a request's blocks back; with a connector and its last step in flight only when that is processed (defer_block_free)."""
-        if self.overlap and self.connector.present and request.step > self.processed:
-            self._withheld.setdefault(request.step, []).append(request.table)
-            request.table = self.pool.table()
-        else:
-            self.pool.release(request.table)
-
-    # ------------------------------------------------------------------ one pass
-    def schedule(self, now: int) -> VllmStep:
-        """Decide one pass: what runs, with how many tokens, in which blocks. The step is empty if nothing can run."""
-        self.number += 1
-        step = VllmStep("idle", self.number)
-        left = self._schedule_running(step, self.params.max_num_batched_tokens)
-        if not step.preempted:
-            self._schedule_waiting(step, left)
-        self._after(step)
-        self.connector.build(step, now)
-        if step.work:
-            step.kind = "decode" if not step.prefills else "mixed" if step.decode_batch else "prefill"
-        return step
-
-    def _wanted(self, request: VllmRequest, budget: int) -> int:
-        """Tokens a running request would compute with this budget; 0: it is passed over."""
-        flying = request.in_flight
-        if flying and request.computed + 2 - flying >= request.total_limit:
-            return 0  # async: its last token is in flight
-        count = request.prompt + request.output_done + flying - request.computed
-        threshold = self.params.long_prefill_token_threshold
-        if 0 < threshold < count:
-            count = threshold
-        return min(count, budget, self.params.max_model_len - 1 - request.computed)
-
-    def _schedule_running(self, step: VllmStep, budget: int) -> int:
-        index, size, running = 0, self.params.block_size, self.running
-        while index < len(running) and budget > 0:
-            request = running[index]
-            count = self._wanted(request, budget)
-            if count <= 0:
-                index += 1
-                continue
-            need = -(-(request.computed + count) // size) - request.table.held
-            while need > self.pool.free:
-                victim = self._victim()
-                back = self._unschedule(step, victim)
-                if back:
-                    budget += back
-                    index -= 1
-                self._preempt(step, victim)
-                if victim is request:
-                    return budget
-            self._allocate(request, need, count)
-            step.work.append((request, count, False))
-            budget -= count
-            index += 1
-        return budget
-
-    def _victim(self) -> VllmRequest:
-        if self.params.policy != PRIORITY:
-            return self.running[-1]
-        return max(self.running, key=VllmRequest.rank)
-
-    def _unschedule(self, step: VllmStep, victim: VllmRequest) -> int:
-        for at, (request, count, _) in enumerate(step.work):
-            if request is victim:
-                del step.work[at]
-                return count
-        return 0
-
-    def _preempt(self, step: VllmStep, victim: VllmRequest) -> None:
-        self.running.remove(victim)
-        self._release(victim)
-        self.inflight_prefills.pop(victim, None)
-        self.connector.preempted(victim)
-        victim.retractions += 1
-        victim.retracted_tokens += victim.computed
-        victim.computed = 0
-        victim.phase, victim.status = PREEMPTED, QUEUED
-        victim.resumed = True
-        self.waiting.put_first(victim)
-        step.preempted.append(victim)
-        step.retracted.append(victim)
-
-    def _allocate(self, request: VllmRequest, need: int, count: int) -> None:
-        table = request.table
-        if need > 0:
-            self.pool.grow(table, need)
-        if self.params.enable_prefix_caching:
-            upto = min(request.computed + count, request.prompt + request.output_done) // self.params.block_size
-            if upto > table.cached:
-                self.pool.cache(table, request.keys, upto)
-
-    # ------------------------------------------------------------------ admission
-    def _schedule_waiting(self, step: VllmStep, budget: int) -> None:
-        aside: list[VllmRequest] = []
-        while budget > 0 and len(self.running) < self.params.max_num_seqs:
-            queue = self._next_queue()
-            if queue is None:
-                break
-            request = queue.head()
-            if request.phase == LOADING and not self._promote(request):
-                aside.append(queue.pop())
-                continue
-            took = self._try_admit(step, request, budget)
-            if took is None:
-                break
-            queue.pop()
-            if took:
-                budget -= took
+    # ------------------------------------------------------------------ the machine's loop
+    def plan(self, now: int) -> VllmStep | None:
+        """Decide the next pass; None if it computes nothing."""
+        if self._resting:
+            self._resting = False
+            self.connector.poll_idle(now)
+        step = self.schedule(now)
+        pending, self._empty = self._empty, None
+        if step.kind == "idle":
+            self.forwarded(step, now)
+            if self.overlap:
+                self._empty = step
             else:
-                aside.append(request)
-        self.skipped.put_all_first(aside)
+                self.process(step, now)
+        if pending is not None:
+            self.process(pending, now)
+        return None if step.kind == "idle" else step
 
-    def _next_queue(self) -> Queue | None:
-        waiting, skipped = self.waiting, self.skipped
-        if not skipped:
-            return waiting if waiting else None
-        if self.params.policy != PRIORITY or not waiting:
-            return skipped
-        return skipped if skipped.head().rank() < waiting.head().rank() else waiting
+    def settle(self, step: Step, now: int) -> Settled:
+        """Process a step that ended at ``now``."""
+        assert isinstance(step, VllmStep)
+        self.forwarded(step, now)
+        return self.process(step, now)
 
-    def _promote(self, request: VllmRequest) -> bool:
-        """Make a request whose load completed schedulable; False: its load still runs."""
-        if not request.loaded:
-            return False
-        request.loaded = False
-        if self.params.enable_prefix_caching:
-            self.pool.cache(request.table, request.keys, request.computed // self.params.block_size)
-        if request.computed == request.known:
-            request.computed -= 1
-        request.phase = PREEMPTED if request.resumed else WAITING
-        return True
+    def idle(self, now: int) -> None:
+        """Remember that the loop rests: an engine would go on polling its copies until the next arrival."""
+        self._resting = not self.has_work()
 
-    def _try_admit(self, step: VllmStep, request: VllmRequest, budget: int) -> int | None:
-        """Admit the head of a queue: tokens scheduled; 0: step over it (it loads, or asks later); None: admission ends."""
-        size = self.params.block_size
-        hit = external = 0
-        computed = request.computed
-        if not computed:
-            if self.params.enable_prefix_caching:
-                hit = self.pool.lookup(request.keys, (request.known - 1) // size)
-            found = self.connector.lookup(request, hit * size)
-            if found is None:
-                if self.log is not None:
-                    self.log.deferred.append(request)
-                return 0
-            external = found
-            computed = hit * size + external
-        count = 0 if external else self._admit_count(request, computed, budget)
-        if count < 0 or not self._fits(request, computed + count, hit, external > 0):
-            return None
-        if hit:
-            self.pool.take(request.table, request.keys, hit)
-        request.computed = computed
-        self._allocate_admitted(request, count, external)
-        if external:
-            self._start_load(request, hit * size, external)
+    # ------------------------------------------------------------------ closed form
+    def quiet(self, previous: Step | None) -> int:
+        """Return how many further passes only repeat the decode step just planned."""
+        cohort = self.cohort
+        if not cohort or len(self.running) != len(cohort) or self._cohort_step != self.number:
             return 0
-        self._admit(step, request, count)
-        return count
+        if self.overlap and not self._repeats(previous):
+            return 0
+        waiting = bool(self.waiting or self.skipped)
+        if waiting and not self._shut():
+            return 0
+        if not self.connector.quiet(waiting):
+            return 0
+        return max(cohort.quiet(self.pool.free), 0)
 
-    def _admit_count(self, request: VllmRequest, computed: int, budget: int) -> int:
-        count = request.known - computed
-        threshold = self.params.long_prefill_token_threshold
-        if 0 < threshold < count:
-            count = threshold
-        if count > budget and not self.params.enable_chunked_prefill:
-            return -1
-        return min(count, budget)
-
-    def _fits(self, request: VllmRequest, upto: int, hit: int, load: bool) -> bool:
-        """The admission test (v1/core/kv_cache_manager.py allocate_slots)."""
-        params, pool = self.params, self.pool
-        size, longest, table = params.block_size, params.max_model_len, request.table
-        extra = self._wm if self.running else 0
-        if hit:
-            extra += pool.idle_hits(request.keys, hit)
-        have = hit + table.held
-        if params.scheduler_reserve_full_isl and max(-(-min(request.known, longest) // size) - have, 0) + extra > pool.free:
+    def _repeats(self, previous: Step | None) -> bool:
+        """Tell whether the unsettled step before is a decode step of the same requests."""
+        if not isinstance(previous, VllmStep) or previous.work or previous.cohort != len(self.cohort):
             return False
-        reserved = self._reserved() if load else 0
-        return max(-(-min(upto, longest) // size) - have, 0) + extra <= pool.free - reserved
+        return self.cohort.changed < self.cohort.tick
 
-    def _reserved(self) -> int:
-        """Blocks that unfinished prefills and loads still need; a load must leave them."""
-        size, longest = self.params.block_size, self.params.max_model_len
-        return sum(max(-(-min(r.known, longest) // size) - r.table.held, 0) for r in self.inflight_prefills)
+    def _shut(self) -> bool:
+        """Tell whether nobody in a queue can be admitted before something ends: no slot, no token, or the first does not fit."""
+        full = len(self.running) >= self.params.max_num_seqs or len(self.cohort) >= self.params.max_num_batched_tokens
+        return full or self.refused
 
-    def _allocate_admitted(self, request: VllmRequest, count: int, external: int) -> None:
-        need = -(-(request.computed + count) // self.params.block_size) - request.table.held
-        if external:
-            self.pool.grow(request.table, need)
-        else:
-            self._allocate(request, need, count)
+    def arrival_matters(self) -> bool:
+        """Tell whether an arrival now could change the next plan."""
+        if len(self.running) >= self.params.max_num_seqs or len(self.cohort) >= self.params.max_num_batched_tokens:
+            return False
+        return not self.refused or self.params.policy == PRIORITY
 
-    def _start_load(self, request: VllmRequest, local: int, tokens: int) -> None:
-        request.phase = LOADING
-        request.loaded = False
-        self.inflight_prefills[request] = None
-        if not request.resumed and request.admitted_ps is None:
-            request.device_hit = local
-            request.host_hit = min(tokens, request.known - 1 - local)
-        self.connector.load(request, local, tokens)
-        self.connector.admitted(request)
-        if self.log is not None:
-            self.log.loads.append((request, local, tokens))
-
-    def _admit(self, step: VllmStep, request: VllmRequest, count: int) -> None:
-        if self.log is not None:
-            self.log.admitted.append((request, request.resumed, request.computed, count))
-        if request.resumed:
-            request.recompute_hit += request.computed
-        elif not request.host_hit:
-            request.device_hit = request.computed
-        request.phase, request.status = RUNNING, ADMITTED
-        self.running.append(request)
-        if request.computed + count < request.known:
-            self.inflight_prefills[request] = None
-        step.admitted.append(request)
-        self.connector.admitted(request)
-        step.work.append((request, count, False))
-
-    # ------------------------------------------------------------------ after the decisions, after the forward
-    def _after(self, step: VllmStep) -> None:
-        """Count the scheduled tokens as computed and see which requests sample (_update_after_schedule)."""
-        admitted = set(map(id, step.admitted))
-        for at, (request, count, _) in enumerate(step.work):
-            start = request.computed
-            request.computed = end = start + count
-            request.step = step.number
-            goal = request.known + request.in_flight
-            sampled = end == goal
-            if sampled:
-                self.inflight_prefills.pop(request, None)
-                if self.overlap:
-                    request.in_flight += 1
-            else:
-                self.inflight_prefills[request] = None
-            step.work[at] = (request, count, sampled)
-            if count == 1 and sampled and id(request) not in admitted and not request.prefilling:
-                step.decode_batch += 1
-                step.sum_context += end
-                step.max_context = max(step.max_context, end)
-            else:
-                step.prefills.append((request, start, count))
-                step.new_tokens += count
-                step.cached_tokens += start
-                step.pairs2 += count * (2 * start + count + 1)
-            request.prefilling = not sampled
-
-    def forwarded(self, step: VllmStep, now: int) -> None:
-        """Let the connector's worker report what completed by the end of the step's forward."""
-        if not step.forwarded:
-            step.forwarded = True
-            self.connector.forwarded(step, now)
-
-    def process(self, step: VllmStep, now: int) -> Settled:
-        """Process one step's output: withheld releases, tokens and stops in scheduling order, then transfers (update_from_output)."""
-        self.processed = step.number
-        for table in self._withheld.pop(step.number, ()):
-            self.pool.release(table)
-        settled = Settled()
-        fresh = {id(request) for request, _, _ in step.prefills}
-        for request, _, sampled in step.work:
-            if sampled and request.phase != ENDED:
-                self._receive(request, now, settled, id(request) in fresh)
-        for request in self.connector.process(step):
-            if request in self._orphans:
-                del self._orphans[request]
-                self.pool.release(request.table)
-            else:
-                request.loaded = True
-        return settled
-
-    def _receive(self, request: VllmRequest, now: int, settled: Settled, fresh: bool) -> None:
-        """Give a request its token and see whether it stops (check_stop)."""
-        request.output_done += 1
-        settled.emitted += 1
-        if request.first_token_ps is None:
-            request.first_token_ps = now
-            settled.first.append(request)
-        elif fresh:
-            settled.again.append(request)
-        if self.overlap:
-            request.in_flight -= 1
-        how = self._stops(request)
-        if self.overlap and request.phase == RUNNING and self.params.enable_prefix_caching:
-            upto = min(request.computed - request.in_flight, request.known) // self.params.block_size
-            if upto > request.table.cached:
-                self.pool.cache(request.table, request.keys, upto)
-        if how:
-            settled.finished.append(request)
-            self._end(request, how, now)
-
-    def _stops(self, request: VllmRequest) -> str:
-        done = request.output_done
-        if done >= request.spec.output_tokens < request.limit:
-            return "stop"
-        return "len" if done >= request.limit or request.known >= self.params.max_model_len else ""
+    def advance(self, iterations: int, step: Step) -> None:
+        """Carry out quiet passes."""
+        assert isinstance(step, VllmStep)
+        cohort = self.cohort
+        blocks = cohort.advance(iterations)
+        if blocks:
+            self.pool.pop(blocks)
+        self.number += iterations
+        self.processed += iterations
+        self._cohort_step += iterations
+        step.number += iterations
+        step.sum_context, step.max_context = cohort.context, cohort.longest_context()
+        cohort.finish_plan()
 
     # ------------------------------------------------------------------ questions
     def has_work(self) -> bool:
@@ -419,5 +177,11 @@ class VllmScheduler:
         return len(self.running), len(self.waiting) + len(self.skipped)
 
     def pending(self) -> list[VllmRequest]:
-        """Return all requests still queued or running."""
+        """Return all requests still queued or running, with their tokens counted."""
+        if self.cohort:
+            self.dissolve()
         return [*self.running, *self.skipped, *self.waiting]
+
+    def refresh(self) -> None:
+        """Bring the hash counters up to date with what the cohort completed."""
+        self.cohort.refresh(self.pool)

@@ -79,6 +79,7 @@ class SimpleOffload(Connector):
         """Hand the pins over to a load."""
         self._loads.append(_Load(request, self._pins.pop(request)))
         self._in_flight[1] += 1
+        self.loaded_tokens += tokens
 
     def admitted(self, request: VllmRequest) -> None:
         """A resumed request is examined from its first block again."""
@@ -104,6 +105,7 @@ class SimpleOffload(Connector):
             self.log.stored_blocks = len(store.pairs)
         if store.pairs:
             self._in_flight[0] += 1
+            self.stored_tokens += len(store.pairs) * self.params.block_size
         self._new[step.number] = (self._loads, store if store.pairs else None)
         self._loads = []
 
@@ -185,7 +187,7 @@ class SimpleOffload(Connector):
                 rest.append(transfer)
         self._submitted = rest
 
-    def process(self, step: VllmStep) -> list[VllmRequest]:
+    def process(self, step: VllmStep, now: int) -> list[VllmRequest]:
         """Complete loads, then stores."""
         loaded = []
         for transfer in step.report:
@@ -209,6 +211,23 @@ class SimpleOffload(Connector):
     def busy(self) -> bool:
         """Tell whether transfers are in flight."""
         return self._in_flight != [0, 0]
+
+    def indifferent(self, request: VllmRequest) -> bool:
+        """Every pass examines every scheduled request."""
+        return False
+
+    def quiet(self, waiting: bool) -> bool:
+        """No pass is without effect."""
+        return False
+
+    def host_tokens(self) -> int:
+        return self.cpu.hashed * self.params.block_size
+
+    def host_evicted_tokens(self) -> int:
+        return self.cpu.evicted * self.params.block_size
+
+    def holds(self, key: int) -> bool:
+        return self.cpu.first(key) is not None
 
     def state(self) -> tuple[int, ...]:
         """Return (distinct CPU contents, free CPU blocks, store events, loads in flight)."""

@@ -28,10 +28,14 @@ class VllmRequest(Request):
     ``order``: arrival order; ``step``: number of the last step that scheduled it; ``resumed``: it was preempted before it last
     waited; ``loaded``: a load of it completed and it was not promoted yet; ``load_pending``: it started a load and has not run
     since; ``prefilling``: it is admitted and its known tokens are not all computed. ``store_from``: the connector's cursor.
+    ``outputs``: how many tokens it will generate; ``place``: order of admissions (the running list is sorted by it).
+    ``joined``, ``last_tick``: its ticks in the cohort (joined < 0: not in it). ``entangled``: another live request contains blocks that
+    it will generate, so it never joins. ``own_key``: name of its first block with generated tokens.
     """
 
     __slots__ = (
         "computed", "in_flight", "keys", "limit", "load_pending", "load_start", "loaded", "order", "phase", "prefilling", "priority", "prompt",
+        "entangled", "joined", "last_tick", "outputs", "own_key", "place",
         "resumed", "step", "store_from", "table", "total_limit",
     )
 
@@ -40,6 +44,12 @@ class VllmRequest(Request):
         self.prompt = spec.prompt_tokens
         self.limit = spec.output_tokens if spec.max_new_tokens is None else spec.max_new_tokens
         self.total_limit = self.prompt + self.limit
+        self.outputs = min(max(spec.output_tokens, 1), self.limit)
+        self.place = 0
+        self.entangled = False
+        self.own_key = -1
+        self.joined = -1
+        self.last_tick = 0
         self.priority = spec.priority or 0
         self.order = order
         self.table = table
@@ -72,17 +82,17 @@ class VllmRequest(Request):
 class VllmStep(Step):
     """One pass of ``schedule``: ``work`` holds (request, tokens, sampled) in scheduling order; ``number`` counts passes.
 
-    ``withheld``: tables to release when this step's output is processed. ``report``: what the connector's worker reported.
+    ``cohort``: members of the cohort that decode in it. ``report``: what the connector's worker reported.
     """
 
-    __slots__ = ("forwarded", "number", "preempted", "report", "withheld", "work")
+    __slots__ = ("cohort", "forwarded", "number", "preempted", "report", "work")
 
     def __init__(self, kind: str, number: int) -> None:
         super().__init__(kind)
         self.number = number
         self.work: list[tuple[VllmRequest, int, bool]] = []
         self.preempted: list[VllmRequest] = []
-        self.withheld: list[Table] = []
+        self.cohort = 0
         self.report: list[object] = []
         self.forwarded = False
 
