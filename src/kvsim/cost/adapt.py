@@ -27,6 +27,7 @@ BACKENDS = ("flashinfer", "triton", "fa3", "flash_attn")
 #: Launch gaps, norms, routing per layer, s: 45 us calibrated on open public 8-GPU decode runs of Kimi-K2.6 (vLLM); the
 #: others are assumptions by number of small kernels (dense: two norms, rope, activation, cache write).
 LAYER_OVERHEAD = {"mla_moe": 45e-6, "gqa_moe": 25e-6, "dense": 12e-6}
+VLLM_MLA_MOE_OVERHEAD = 49.8e-6
 TOKEN_OVERHEAD = 120e-9
 #: Eager launches of one layer: about 25 kernels of 4.5 us each (assumption; the floor of a step without CUDA graph).
 EAGER_LAYER = 25 * 4.5e-6
@@ -74,14 +75,22 @@ def analytic_inputs(
         raise UnknownName("attention backend", engine.backend, BACKENDS)
     kernels, notes = kernels_for(card, key, generation)
     notes += _stand_ins(shape, engine, kernels)
-    decode, prefill = _decode(shape, engine, kernels), _prefill(shape, engine, kernels)
+    decode, prefill = _decode(shape, engine, kernels), _prefill(card, shape, engine, kernels)
     kind = "dense" if not shape.experts else "mla_moe" if shape.kind == MLA else "gqa_moe"
+    per_layer = VLLM_MLA_MOE_OVERHEAD if (kind, engine.family) == ("mla_moe", "vllm") else LAYER_OVERHEAD[kind]
     head = shape.hidden * shape.vocab / engine.tp
     return AnalyticInputs(
-        card=card, layers=shape.layers, gemm=_gemm(shape, engine, kernels), decode=decode, prefill=prefill,
-        overheads=Overheads(LAYER_OVERHEAD[kind], TOKEN_OVERHEAD, 0.0, shape.layers * EAGER_LAYER, engine.graph_sizes),
-        head=Head(head * shape.head_bytes, 2.0 * head), moe=_moe(shape, engine, kernels), allreduce=_allreduce(shape, engine),
-        notes=notes, measured=key in KERNELS,
+        card=card,
+        layers=shape.layers,
+        gemm=_gemm(shape, engine, kernels),
+        decode=decode,
+        prefill=prefill,
+        overheads=Overheads(per_layer, TOKEN_OVERHEAD, 0.0, shape.layers * EAGER_LAYER, engine.graph_sizes),
+        head=Head(head * shape.head_bytes, 2.0 * head),
+        moe=_moe(shape, engine, kernels),
+        allreduce=_allreduce(shape, engine),
+        notes=notes,
+        measured=key in KERNELS,
     )
 
 
@@ -89,16 +98,29 @@ def _gemm(shape: ModelShape, engine: EngineShape, kernels: Kernels) -> Gemm:
     params = shape.dense_params(engine.tp)
     fit = kernels.gemm_fp8 if shape.dense_bytes == 1.0 and kernels.gemm_fp8 else kernels.gemm
     per_layer = 8.0 if shape.kind == MLA else 3.0 if shape.experts else 4.0
-    return Gemm(params * shape.dense_bytes, 2.0 * params, shape.layers * per_layer, fit.t0, fit.flops_eff, fit.bw_eff, fit.p)
+    return Gemm(
+        params * shape.dense_bytes, 2.0 * params, shape.layers * per_layer, fit.t0, fit.flops_eff, fit.bw_eff, fit.p
+    )
 
 
 def _moe(shape: ModelShape, engine: EngineShape, kernels: Kernels) -> Moe | None:
     if not shape.experts:
         return None
-    fit, slice_ = kernels.moe, 3.0 * shape.hidden * shape.expert_intermediate / engine.tp
+    fit = kernels.moe_vllm if engine.family == "vllm" and kernels.moe_vllm else kernels.moe
+    slice_ = 3.0 * shape.hidden * shape.expert_intermediate / engine.tp
     return Moe(
-        shape.layers - shape.dense_layers, shape.experts, shape.top_k, slice_ * shape.expert_bytes, 2.0 * slice_,
-        fit.t0, fit.flops_eff, fit.bw_eff, fit.p, fit.pad_tokens, engine.routing_dispersion, engine.ep,
+        shape.layers - shape.dense_layers,
+        shape.experts,
+        shape.top_k,
+        slice_ * shape.expert_bytes,
+        2.0 * slice_,
+        fit.t0,
+        fit.flops_eff,
+        fit.bw_eff,
+        fit.p,
+        fit.pad_tokens,
+        engine.routing_dispersion,
+        engine.ep,
     )
 
 
@@ -114,12 +136,19 @@ def _decode(shape: ModelShape, engine: EngineShape, kernels: Kernels) -> DecodeA
     return DecodeAttention(shape.full_attention_layers, kv, fit.t0, fit.t_seq, fit.bw_eff, fit.a, fit.c1, fit.d, fit.p)
 
 
-def _prefill(shape: ModelShape, engine: EngineShape, kernels: Kernels) -> PrefillAttention:
+def _prefill(card: Card, shape: ModelShape, engine: EngineShape, kernels: Kernels) -> PrefillAttention:
     heads, layers = shape.heads / engine.tp, shape.full_attention_layers
     if shape.kind != MLA:
         fit = kernels.gqa_prefill_triton if engine.backend == "triton" else kernels.gqa_prefill
-        return PrefillAttention(layers, _kernel(fit, 4.0 * shape.head_dim * heads))
-    plain = _kernel(kernels.mla_plain, 2.0 * heads * (shape.nope + shape.rope + shape.v_dim), 2.0 * shape.kv_lora * heads * (shape.nope + shape.v_dim))
+        near = card.l2_bytes / (shape.kv_values(engine.tp) * engine.kv_element_bytes)
+        return PrefillAttention(
+            layers, replace(_kernel(fit, 4.0 * shape.head_dim * heads), near_tokens=near, far_factor=fit.far_factor)
+        )
+    plain = _kernel(
+        kernels.mla_plain,
+        2.0 * heads * (shape.nope + shape.rope + shape.v_dim),
+        2.0 * shape.kv_lora * heads * (shape.nope + shape.v_dim),
+    )
     absorbed = _kernel(kernels.mla_absorbed, 2.0 * heads * (2 * shape.kv_lora + shape.rope))
     if engine.family == "vllm":
         return PrefillAttention(layers, plain)
@@ -148,7 +177,9 @@ def _stand_ins(shape: ModelShape, engine: EngineShape, kernels: Kernels) -> tupl
     if engine.kernels == "0.5.10" and shape.kind == MLA and kernels.mla_decode_old is None:
         notes.append("decode kernels of SGLang 0.5.10 were measured on RTX PRO 6000 only: those of 0.5.14 stand in")
     if engine.ep > 1:
-        notes.append("expert parallelism: even routing, the fullest rank's expected load; all-to-all as the all-reduces it replaces")
+        notes.append(
+            "expert parallelism: even routing, the fullest rank's expected load; all-to-all as the all-reduces it replaces"
+        )
     if shape.full_attention_layers < shape.layers:
         notes.append("linear or windowed attention layers cost their matrices only")
     return tuple(notes)
@@ -189,5 +220,7 @@ def known_constants(inputs: AnalyticInputs) -> list[str]:
     for component in ("gemm", "moe", "decode", "overheads", "head"):
         part = getattr(inputs, component)
         if part is not None:
-            names += [f"{component}.{field}" for field in part.__dataclass_fields__ if isinstance(getattr(part, field), float)]
+            names += [
+                f"{component}.{field}" for field in part.__dataclass_fields__ if isinstance(getattr(part, field), float)
+            ]
     return names

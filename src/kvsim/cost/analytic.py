@@ -37,17 +37,56 @@ class AnalyticTime(PiecewiseDecode):
         self.inputs = inputs
         self.layers = inputs.layers
         gemm, card = inputs.gemm, inputs.card
-        self._gemm = (gemm.kernels * gemm.t0, gemm.flops_per_token / (card.flops * gemm.flops_eff), gemm.weight_bytes / (card.mem_bw * gemm.bw_eff), gemm.p)
+        self._gemm = (
+            gemm.kernels * gemm.t0,
+            gemm.flops_per_token / (card.flops * gemm.flops_eff),
+            gemm.weight_bytes / (card.mem_bw * gemm.bw_eff),
+            gemm.p,
+        )
         self._gemm_rate = card.flops * gemm.flops_eff
         decode = inputs.decode
-        self._decode = (decode.layers, decode.t0, decode.t_seq, decode.kv_bytes / (card.mem_bw * decode.bw_eff), decode.a, decode.c1, decode.d, decode.p)
+        self._decode = (
+            decode.layers,
+            decode.t0,
+            decode.t_seq,
+            decode.kv_bytes / (card.mem_bw * decode.bw_eff),
+            decode.a,
+            decode.c1,
+            decode.d,
+            decode.p,
+        )
         head = inputs.head
-        self._head = (head.flops_per_sequence / (card.flops * gemm.flops_eff), head.weight_bytes / (card.mem_bw * gemm.bw_eff))
+        self._head = (
+            head.flops_per_sequence / (card.flops * gemm.flops_eff),
+            head.weight_bytes / (card.mem_bw * gemm.bw_eff),
+        )
         self._m0 = inputs.layers * inputs.overheads.m0 + inputs.overheads.step_cpu
         self._m1 = inputs.layers * inputs.overheads.m1
         sizes = inputs.overheads.graph_sizes
         self._largest_graph = sizes[-1] if sizes else None
-        self._scale = inputs.scale
+        self._scale, self._scale_ps = inputs.scale, inputs.scale * PS_PER_S
+        self._linear = (self._m0, self._m1)
+        moe = inputs.moe
+        self._moe = (
+            None
+            if moe is None
+            else (
+                moe.layers * moe.t0,
+                moe.layers,
+                moe.top_k,
+                float(moe.experts),
+                moe.dispersion,
+                moe.pad_tokens,
+                moe.flops_per_routed_token / (card.flops * moe.flops_eff),
+                moe.expert_bytes / (card.mem_bw * moe.bw_eff),
+                moe.p,
+                moe.ranks,
+            )
+        )
+        reduce = inputs.allreduce
+        self._protocols = reduce.protocols if reduce else ()
+        self._wire = (reduce.bytes_per_token, reduce.count * reduce.layers) if reduce else (0.0, 0)
+        self._eager_floor = inputs.overheads.eager_floor
 
     # ------------------------------------------------------------------ components, seconds
     def gemm_s(self, tokens: int) -> float:
@@ -60,18 +99,27 @@ class AnalyticTime(PiecewiseDecode):
         moe = self.inputs.moe
         if moe is None:
             return 0.0
-        return float(moe.experts * (1.0 - (1.0 + tokens * moe.top_k / (moe.experts * moe.dispersion)) ** -moe.dispersion))
+        return float(
+            moe.experts * (1.0 - (1.0 + tokens * moe.top_k / (moe.experts * moe.dispersion)) ** -moe.dispersion)
+        )
 
     def moe_s(self, tokens: int) -> float:
         """Return the time of the routed experts."""
-        moe = self.inputs.moe
-        if moe is None:
+        if self._moe is None:
             return 0.0
-        card, routed, hit = self.inputs.card, float(tokens * moe.top_k), self.experts_hit(tokens)
-        if moe.ranks > 1:
-            routed = _most_loaded(routed, moe.ranks)
-        compute = (routed + moe.pad_tokens * hit) * moe.flops_per_routed_token / (card.flops * moe.flops_eff)
-        return moe.layers * (moe.t0 + soft_max(compute, hit * moe.expert_bytes / (card.mem_bw * moe.bw_eff), moe.p))
+        launch, layers, top_k, experts, dispersion, pad, per_routed, per_hit, p, ranks = self._moe
+        routed = float(tokens * top_k)
+        hit = experts * (1.0 - (1.0 + routed / (experts * dispersion)) ** -dispersion)
+        if ranks > 1:
+            routed = _most_loaded(routed, ranks)
+        compute, read = (routed + pad * hit) * per_routed, hit * per_hit
+        if p < 64 and compute > 0.0:
+            return (
+                launch + layers * read * (1.0 + (compute / read) ** p) ** (1.0 / p)
+                if read
+                else launch + layers * compute
+            )
+        return launch + layers * max(compute, read)
 
     def decode_attention_s(self, batch: int, sum_context: float, max_context: float) -> float:
         """Return the time of decode attention."""
@@ -95,9 +143,13 @@ class AnalyticTime(PiecewiseDecode):
         if not new_tokens:
             return 0.0
         kernel = self.prefill_kernel(cached_tokens)
-        pairs = 0.5 * pairs2 * kernel.pair_flop / kernel.rate
+        pairs = 0.5 * pairs2
+        if kernel.far_factor != 1.0:
+            pairs += (kernel.far_factor - 1.0) * max(0.0, pairs - new_tokens * kernel.near_tokens)
         up = cached_tokens * kernel.up_flop / self._gemm_rate
-        return self.inputs.prefill.layers * (kernel.t0 + new_tokens * kernel.per_token + pairs + up)
+        return self.inputs.prefill.layers * (
+            kernel.t0 + new_tokens * kernel.per_token + pairs * kernel.pair_flop / kernel.rate + up
+        )
 
     def allreduce_s(self, tokens: int) -> float:
         """Return the time of the tensor-parallel all-reduces."""
@@ -131,27 +183,75 @@ class AnalyticTime(PiecewiseDecode):
         """Return the formula's time of a decode step (seconds); contexts are taken as equal: the longest is the mean."""
         size = self.padded(batch)
         attention = self.decode_attention_s(size, sum_context, sum_context / batch)
-        time = self.gemm_s(size) + self.moe_s(size) + self.allreduce_s(size) + self.overhead_s(size) + self.head_s(size) + attention
+        time = (
+            self.gemm_s(size)
+            + self.moe_s(size)
+            + self.allreduce_s(size)
+            + self.overhead_s(size)
+            + self.head_s(size)
+            + attention
+        )
         if self.is_eager(batch):
             time = max(time, self.inputs.overheads.eager_floor)
         return time * self._scale
 
     def prefill_s(
-        self, new_tokens: int, pairs2: int, cached_tokens: int, prefills: int, decode_batch: int = 0, sum_context: int = 0, max_context: int = 0
+        self,
+        new_tokens: int,
+        pairs2: int,
+        cached_tokens: int,
+        prefills: int,
+        decode_batch: int = 0,
+        sum_context: int = 0,
+        max_context: int = 0,
     ) -> float:
         """Return the formula's time of a prefill or mixed step (seconds). Prefill runs without CUDA graph."""
         tokens = new_tokens + decode_batch
         time = (
-            self.gemm_s(tokens) + self.moe_s(tokens) + self.allreduce_s(tokens) + self.overhead_s(tokens) + self.head_s(prefills + decode_batch)
-            + self.prefill_attention_s(new_tokens, pairs2, cached_tokens) + self.decode_attention_s(decode_batch, sum_context, max_context)
+            self.gemm_s(tokens)
+            + self.moe_s(tokens)
+            + self.allreduce_s(tokens)
+            + self.overhead_s(tokens)
+            + self.head_s(prefills + decode_batch)
+            + self.prefill_attention_s(new_tokens, pairs2, cached_tokens)
+            + self.decode_attention_s(decode_batch, sum_context, max_context)
         )
         return max(time, self.inputs.overheads.eager_floor) * self._scale
 
     def prefill_ps(
-        self, new_tokens: int, pairs2: int, cached_tokens: int, prefills: int, decode_batch: int, sum_context: int, max_context: int
+        self,
+        new_tokens: int,
+        pairs2: int,
+        cached_tokens: int,
+        prefills: int,
+        decode_batch: int,
+        sum_context: int,
+        max_context: int,
     ) -> int:
-        """Return the time of a step that computes prompt tokens, rounded to ps."""
-        return int(self.prefill_s(new_tokens, pairs2, cached_tokens, prefills, decode_batch, sum_context, max_context) * PS_PER_S + 0.5)
+        """Return the time of a step that computes prompt tokens, rounded to ps: ``prefill_s`` with constants folded."""
+        tokens = new_tokens + decode_batch
+        launch, per_token, weights, p = self._gemm
+        base, slope = self._linear
+        compute = tokens * per_token
+        time = base + slope * tokens + (hypot(compute, weights) if p == 2.0 else soft_max(compute, weights, p))
+        if self._moe is not None:
+            time += self.moe_s(tokens)
+        protocols = self._protocols
+        if protocols:
+            per_token, times = self._wire
+            size = tokens * per_token
+            alpha, beta = protocols[0]
+            wire = alpha + size / beta
+            for alpha, beta in protocols[1:]:
+                wire = min(wire, alpha + size / beta)
+            time += times * wire
+        time += hypot((prefills + decode_batch) * self._head[0], self._head[1])
+        time += launch + self.prefill_attention_s(new_tokens, pairs2, cached_tokens)
+        if decode_batch:
+            time += self.decode_attention_s(decode_batch, sum_context, max_context)
+        if time < self._eager_floor:
+            time = self._eager_floor
+        return int(time * self._scale_ps + 0.5)
 
     def _make_curve(self, batch: int) -> Curve:
         knots = {0, batch, FARTHEST_CONTEXT} | {batch * 4**k for k in range(3, 14) if batch * 4**k < FARTHEST_CONTEXT}
@@ -162,7 +262,9 @@ class AnalyticTime(PiecewiseDecode):
         for left, right in zip(starts, starts[1:], strict=False):
             self._refine(batch, left, right, points)
         values = [int(self.decode_s(batch, s) * PS_PER_S + 0.5) for s in points]
-        slopes = [(v1 - v0) // (s1 - s0) for s0, s1, v0, v1 in zip(points, points[1:], values, values[1:], strict=False)]
+        slopes = [
+            (v1 - v0) // (s1 - s0) for s0, s1, v0, v1 in zip(points, points[1:], values, values[1:], strict=False)
+        ]
         return points, values, [*slopes, slopes[-1]]
 
     def _refine(self, batch: int, left: int, right: int, points: list[int]) -> None:

@@ -19,10 +19,22 @@ class ConstantTime(PiecewiseDecode):
     """
 
     def __init__(
-        self, prefill_tokens_per_s: float, decode_step_s: float, *, layers: int = 1, per_step_s: float = 0.0, decode_per_context_s: float = 0.0
+        self,
+        prefill_tokens_per_s: float,
+        decode_step_s: float,
+        *,
+        layers: int = 1,
+        per_step_s: float = 0.0,
+        decode_per_context_s: float = 0.0,
     ) -> None:
         super().__init__()
-        if not prefill_tokens_per_s > 0 or decode_step_s < 0 or per_step_s < 0 or decode_per_context_s < 0 or layers < 1:
+        if (
+            not prefill_tokens_per_s > 0
+            or decode_step_s < 0
+            or per_step_s < 0
+            or decode_per_context_s < 0
+            or layers < 1
+        ):
             raise ConfigError(
                 f"costs: the prefill rate must be positive and times not negative, got prefill {prefill_tokens_per_s} tokens/s, "
                 f"decode step {decode_step_s} s, per step {per_step_s} s, layers {layers}"
@@ -34,7 +46,14 @@ class ConstantTime(PiecewiseDecode):
         self._slope_ps = _ps(decode_per_context_s)
 
     def prefill_ps(
-        self, new_tokens: int, pairs2: int, cached_tokens: int, prefills: int, decode_batch: int, sum_context: int, max_context: int
+        self,
+        new_tokens: int,
+        pairs2: int,
+        cached_tokens: int,
+        prefills: int,
+        decode_batch: int,
+        sum_context: int,
+        max_context: int,
     ) -> int:
         """Return the time of a step that computes prompt tokens."""
         rate = self._token_ps

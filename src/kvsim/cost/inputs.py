@@ -72,8 +72,8 @@ class DecodeAttention:
 class PrefillKernel:
     """One prefill attention kernel, per layer: ``pair_flop`` per (new token, context token) pair at ``rate`` FLOP/s.
 
-    ``up_flop``: FLOP per cached token to expand latents again (MLA, unabsorbed), at the GEMM's rate. ``far_rate``: FLOP/s for
-    pairs whose context lies beyond ``near_tokens`` (0: one rate): a context that no longer fits the L2 cache costs more.
+    ``up_flop``: FLOP per cached token to expand latents again (MLA, unabsorbed), at the GEMM's rate. Pairs whose context
+    lies beyond ``near_tokens`` cost ``far_factor`` as much: a context that no longer fits the L2 cache is read again.
     """
 
     pair_flop: float
@@ -81,6 +81,8 @@ class PrefillKernel:
     t0: float
     per_token: float
     up_flop: float = 0.0
+    near_tokens: float = 0.0
+    far_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

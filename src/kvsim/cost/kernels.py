@@ -58,11 +58,12 @@ class DecodeFit:
 
 @dataclass(frozen=True, slots=True)
 class PrefillFit:
-    """Prefill attention: (FLOP/s reached, t0 per layer, seconds per token and layer)."""
+    """Prefill attention: (FLOP/s reached, t0 per layer, seconds per token and layer, factor on pairs beyond the L2 cache)."""
 
     rate: float
     t0: float
     per_token: float
+    far_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,10 @@ class Kernels:
     gqa_prefill: PrefillFit
     gqa_prefill_triton: PrefillFit
     gemm_fp8: GemmFit | None = None
-    #: decode kernels of vLLM (Triton MLA with fp8 KV); calibrated on the open public decode matrix, see time.md
+    #: vLLM: Triton MLA decode with fp8 KV, and its expert kernel; calibrated together with the overhead per layer
+    #: (adapt.LAYER_OVERHEAD) on the 32 open DCP1 rows without speculation of the public decode matrix, see time.md
     mla_decode_vllm_fp8: DecodeFit | None = None
+    moe_vllm: MoeFit | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -92,10 +95,12 @@ _RTX = Kernels(
     mla_plain=PrefillFit(268.3e12, 13e-6, 5e-9),
     mla_absorbed=PrefillFit(98.73e12, 12.67e-6, 9.745e-9),
     gqa_decode=DecodeFit(6.365e-6, 0.0, 0.817),
-    gqa_prefill=PrefillFit(285e12, 6.8e-6, 3e-9),
+    # 1.37: open rows of a SGLang log, Qwen3.8-27B, contexts 3k to 345k (shared/groundtruth D1); see time.md
+    gqa_prefill=PrefillFit(285e12, 6.8e-6, 3e-9, 1.37),
     gqa_prefill_triton=PrefillFit(147.5e12, 15.66e-6, 3.418e-9),
     gemm_fp8=GemmFit(11.71e-6, 2 * 0.6705, 0.6116, 4.0),
-    mla_decode_vllm_fp8=DecodeFit(15.18e-6, 0.369e-6, 0.53, 5.857e-9, 5470, 0.93e-9, 4),
+    mla_decode_vllm_fp8=DecodeFit(15.18e-6, 0.369e-6, 0.459, 0.0, 5470, 1.02e-9, 4),
+    moe_vllm=MoeFit(16.5e-6, 0.3631, 0.733, 1.5, 7.684),
 )
 _H100 = Kernels(
     gemm=GemmFit(3.783e-6, 0.7403, 0.83, 4.0),
@@ -158,7 +163,14 @@ _A100 = Kernels(
     notes=("A100: MLA from TensorRT-LLM tables (no SGLang ones), dense and MoE tables of SGLang 0.5.10",),
 )
 
-KERNELS: dict[str, Kernels] = {"rtx_pro_6000": _RTX, "h100": _H100, "h200": _H200, "b200": _B200, "l40s": _L40S, "a100": _A100}
+KERNELS: dict[str, Kernels] = {
+    "rtx_pro_6000": _RTX,
+    "h100": _H100,
+    "h200": _H200,
+    "b200": _B200,
+    "l40s": _L40S,
+    "a100": _A100,
+}
 
 #: Which card's efficiencies stand in for a card without tables, by architecture generation.
 NEAREST = {"blackwell_pro": "rtx_pro_6000", "hopper": "h100", "blackwell": "b200", "ada": "l40s", "ampere": "a100"}
@@ -186,16 +198,20 @@ def scaled(kernels: Kernels, source: Card, target: Card) -> Kernels:
     compute, memory = target.flops / source.flops, target.mem_bw / source.mem_bw
 
     def prefill(fit: PrefillFit) -> PrefillFit:
-        return PrefillFit(fit.rate * compute, fit.t0, fit.per_token / memory)
+        return PrefillFit(fit.rate * compute, fit.t0, fit.per_token / memory, fit.far_factor)
 
     def decode(fit: DecodeFit) -> DecodeFit:
         return replace(fit, a=fit.a / memory, d=fit.d / memory)
 
     return replace(
         kernels,
-        mla_decode=decode(kernels.mla_decode), mla_decode_old=decode(kernels.mla_decode_old) if kernels.mla_decode_old else None,
-        mla_plain=prefill(kernels.mla_plain), mla_absorbed=prefill(kernels.mla_absorbed), gqa_decode=decode(kernels.gqa_decode),
-        gqa_prefill=prefill(kernels.gqa_prefill), gqa_prefill_triton=prefill(kernels.gqa_prefill_triton),
+        mla_decode=decode(kernels.mla_decode),
+        mla_decode_old=decode(kernels.mla_decode_old) if kernels.mla_decode_old else None,
+        mla_plain=prefill(kernels.mla_plain),
+        mla_absorbed=prefill(kernels.mla_absorbed),
+        gqa_decode=decode(kernels.gqa_decode),
+        gqa_prefill=prefill(kernels.gqa_prefill),
+        gqa_prefill_triton=prefill(kernels.gqa_prefill_triton),
         mla_decode_vllm_fp8=decode(kernels.mla_decode_vllm_fp8) if kernels.mla_decode_vllm_fp8 else None,
     )
 

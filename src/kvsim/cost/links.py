@@ -217,13 +217,18 @@ class Links:
 
     def _rates(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the B/s of each class of GPUs, per direction, in the present state."""
-        busy = tuple(tuple(i for i, left in enumerate(lane[3]) if left > 0) if lane[1] == FLOW else () for lane in self._lanes)
+        busy = tuple(
+            tuple(i for i, left in enumerate(lane[3]) if left > 0) if lane[1] == FLOW else () for lane in self._lanes
+        )
         key = (busy[0], busy[1])
         known = self._rate_of.get(key)
         if known is None:
             gpus = [[gpu for i in busy[way] for gpu in self._classes[i]] for way in (0, 1)]
             shares = self.topology.rates(gpus[0], gpus[1])
-            known = self._rate_of[key] = (self._spread(busy[0], gpus[0], shares[0]), self._spread(busy[1], gpus[1], shares[1]))
+            known = self._rate_of[key] = (
+                self._spread(busy[0], gpus[0], shares[0]),
+                self._spread(busy[1], gpus[1], shares[1]),
+            )
         return known
 
     def _spread(self, busy: Sequence[int], gpus: list[int], shares: list[int]) -> tuple[int, ...]:
@@ -236,7 +241,9 @@ class Links:
             return inf
         if phase != FLOW:
             return until
-        return self._time + min((-(-work // rate) for work, rate in zip(left, rates, strict=True) if work > 0), default=0)
+        return self._time + min(
+            (-(-work // rate) for work, rate in zip(left, rates, strict=True) if work > 0), default=0
+        )
 
     def _next(self) -> None:
         """Move to the next event: a phase of a copy ends."""

@@ -15,7 +15,14 @@ class StepTime(Protocol):
     layers: int
 
     def prefill_ps(
-        self, new_tokens: int, pairs2: int, cached_tokens: int, prefills: int, decode_batch: int, sum_context: int, max_context: int
+        self,
+        new_tokens: int,
+        pairs2: int,
+        cached_tokens: int,
+        prefills: int,
+        decode_batch: int,
+        sum_context: int,
+        max_context: int,
     ) -> int:
         """Return the time of a step that computes prompt tokens (decode_batch > 0: a mixed step)."""
 

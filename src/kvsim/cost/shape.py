@@ -49,7 +49,11 @@ class ModelShape:
         """Return attention parameters of one layer on one GPU; MLA down-projections are replicated on every rank."""
         h = self.hidden
         if self.kind == MLA:
-            query = h * self.q_lora + self.q_lora * self.heads * (self.nope + self.rope) / tp if self.q_lora else h * self.heads * (self.nope + self.rope) / tp
+            query = (
+                h * self.q_lora + self.q_lora * self.heads * (self.nope + self.rope) / tp
+                if self.q_lora
+                else h * self.heads * (self.nope + self.rope) / tp
+            )
             latent = h * (self.kv_lora + self.rope) + self.kv_lora * self.heads * (self.nope + self.v_dim) / tp
             return query + latent + self.heads * self.v_dim * h / tp
         kv_heads = max(1.0, self.kv_heads / tp)
@@ -87,16 +91,33 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
     kind = MLA if have("kv_lora_rank") else GQA
     experts = have("n_routed_experts", "num_experts", "num_local_experts")
     expert_intermediate = have("moe_intermediate_size") or (have("intermediate_size") if experts else 0)
-    dense_layers = (have("first_k_dense_replace") if experts else layers)
+    dense_layers = have("first_k_dense_replace") if experts else layers
     shared = have("shared_expert_intermediate_size") or have("n_shared_experts") * expert_intermediate
     types = text.get("layer_types")
     full = sum(1 for name in types if name == "full_attention") if isinstance(types, list) and types else layers
     dense_bytes, expert_bytes = _weight_bytes(config, text)
     return ModelShape(
-        layers, hidden, need("vocab_size"), kind, heads, have("num_key_value_heads") or heads, have("head_dim") or hidden // heads,
-        full, dense_layers, have("intermediate_size"), have("q_lora_rank"), have("kv_lora_rank"), have("qk_nope_head_dim"),
-        have("qk_rope_head_dim"), have("v_head_dim"), experts, have("num_experts_per_tok", "num_experts_per_token", "moe_top_k"),
-        expert_intermediate, shared if experts else 0, dense_bytes, expert_bytes,
+        layers,
+        hidden,
+        need("vocab_size"),
+        kind,
+        heads,
+        have("num_key_value_heads") or heads,
+        have("head_dim") or hidden // heads,
+        full,
+        dense_layers,
+        have("intermediate_size"),
+        have("q_lora_rank"),
+        have("kv_lora_rank"),
+        have("qk_nope_head_dim"),
+        have("qk_rope_head_dim"),
+        have("v_head_dim"),
+        experts,
+        have("num_experts_per_tok", "num_experts_per_token", "moe_top_k"),
+        expert_intermediate,
+        shared if experts else 0,
+        dense_bytes,
+        expert_bytes,
     )
 
 
