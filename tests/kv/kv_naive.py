@@ -1,7 +1,7 @@
 """A naive model of SGLang's cache: plain token lists, one object per node, every leaf collected at every eviction.
 
-Written from the rules as the engine states them (a clock reading per node, a second match after an insert, a second insert
-of the prompt, lock counts on every ancestor), so that it shares no shortcut with ``kvsim.kv``. Small worlds only.
+Written from the rules as the engine states them (a clock reading per node, a second match after an insert, a second
+insert of the prompt, lock counts on every ancestor), so that it shares no shortcut with ``kvsim.kv``. Small worlds only.
 """
 
 from __future__ import annotations
@@ -43,11 +43,10 @@ class Naive:
         self.now = 0
         self.wqueue, self.writes, self.lqueue, self.loads, self.dups = [], [], [], [], []
         self.c = dict.fromkeys(("dem", "drop", "hev", "hdup", "wt", "wfail", "lfail"), 0)
-        self.r = {
-            i: {"toks": list(t), "n": len(t), "out": out, "prio": prio, "k": 0} for i, (t, out, prio) in requests.items()
-        }
-        for q in self.r.values():
-            q.update(node=None, owned=0, committed=0, inserted=0)
+        self.r = {}
+        for i, (toks, out, prio) in requests.items():
+            self.r[i] = {"toks": list(toks), "n": len(toks), "out": out, "prio": prio, "k": 0}
+            self.r[i].update(node=None, owned=0, committed=0, inserted=0)
 
     # ---- tree ----
 

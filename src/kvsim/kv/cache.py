@@ -103,11 +103,11 @@ class KvCache(Loading):
         limit -= limit % self.page
         if limit <= 0 or not self.radix:
             return Match(0, 0, self.root, self.root)
-        path, matched, _, _, _ = self._descend(holding.runs, limit, holding.namespace)
+        path, matched, _, _, lower = self._descend(holding.runs, limit, holding.namespace)
         if not path:
             return Match(0, 0, self.root, self.root)
         if self._renewing:
-            self._renew(path)
+            self._renew(path if lower is None else [*path, lower])
         best = node = path[-1]
         host = 0
         while not node.device:
@@ -156,6 +156,8 @@ class KvCache(Loading):
         if not size:
             return self.root, 0
         path, matched, at, offset, lower = self._descend(runs, size, holding.namespace)
+        if self._renewing:
+            self._renew(path if lower is None else [*path, lower])
         if lower is not None and self._raises_lower_part and priority > lower.priority:
             lower.priority = priority
         once = holding.inserted if self.rules.request_counts_once else 0
@@ -178,8 +180,6 @@ class KvCache(Loading):
                     continue
             if counts and end > once:
                 self._hit(node, now)
-        if self._renewing:
-            self._renew(path)
         if matched == size:
             return last, adopted
         return self._append(holding, piece(runs, at, offset, size - matched), last, counts, now, adopted)

@@ -53,13 +53,15 @@ class Leaves:
         heap, bit = self._heap, self._bit
         while heap:
             key, _, node = heappop(heap)
-            node.queued &= ~bit
-            if not self._is_leaf(node):
+            if not node.queued & bit:
+                continue  # an outdated entry of a node that was taken
+            now = self._key(node)
+            if now != key:
+                heappush(heap, (now, node.id, node))
                 continue
-            if self._key(node) == key:
+            node.queued &= ~bit
+            if self._is_leaf(node):
                 return node
-            node.queued |= bit
-            heappush(heap, (self._key(node), node.id, node))
         return None
 
     def clear(self) -> None:
