@@ -96,6 +96,7 @@ class Engine:
             self._end(request)
             if self.source is not None:
                 self.source.rearm()
+            self._wake(self._cuttable)  # whoever stood behind it may be admitted by the next plan
         else:
             self._wake(self._cuttable)
 
@@ -264,7 +265,7 @@ class Engine:
         now = flight.end
         settled = self.scheduler.settle(flight.step, now)
         self.recorder.cache(self.replica, now, self.scheduler.occupancy)
-        self._record_step(flight, settled.emitted * flight.steps if flight.step.kind == "decode" else settled.emitted)
+        self._record_step(flight, settled.emitted + (flight.steps - 1) * flight.step.decode_batch)
         self._note_tokens(flight, settled)
         for request in settled.finished:
             self._end(request)
@@ -302,16 +303,20 @@ class Engine:
         self._last_emit = end
 
     def _emit_run(self, flight: InFlight, decoded: int) -> None:
-        """Record the gaps of a run of decode steps; its first one counts from what was emitted before."""
-        batch, end = flight.step.decode_batch, flight.start
+        """Record the gaps of a run of decode steps: the first counts from what was emitted before, the last emits ``decoded`` tokens."""
+        batch, end, left = flight.step.decode_batch, flight.start, flight.steps
         for count, first, slope in self.time.decode_segments(batch, flight.context, flight.steps):
-            if end == flight.start:
+            if left == flight.steps:
                 end += first
-                self._emit_gaps(end, decoded)
-                count, first = count - 1, first + slope
-            if count:
-                self.recorder.gap(self.replica, end + first, first, decoded, count, slope)
+                self._emit_gaps(end, batch)
+                count, first, left = count - 1, first + slope, left - 1
+            plain = count - (left == count and decoded != batch)
+            if plain:
+                self.recorder.gap(self.replica, end + first, first, batch, plain, slope)
+            if plain < count and decoded > 0:
+                self.recorder.gap(self.replica, flight.end, first + slope * plain, decoded)
             end += count * first + slope * (count * (count - 1) // 2)
+            left -= count
         self._last_emit = flight.end
 
     def _note_retracted(self, step: Step) -> None:

@@ -121,7 +121,7 @@ class Replay:
             row.setdefault("arr", []).append(number)
         for number in sorted(self._aborts.pop(now, [])):
             if self.live[number].end_ps is None:
-                self.scheduler.abort(self.live[number], now)
+                self.scheduler.abort_now(self.live[number], now)
                 self.ended_since = True
                 row.setdefault("abort", []).append(number)
 

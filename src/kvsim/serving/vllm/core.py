@@ -45,6 +45,7 @@ class VllmCore:
         self.cohort = Cohort(params.block_size, params.max_model_len, params.async_scheduling, params.enable_prefix_caching)
         self.live_outputs = LiveOutputs()
         self.refused = False  # the last pass ended with a waiting request that did not fit
+        self.entangling = False  # a member became entangled since the last pass
         self._cohort_step = 0  # number of the pass of the last tick
         self._places = 0
         self._withheld: dict[int, list[Table]] = {}
@@ -94,6 +95,9 @@ class VllmCore:
         """Decide one pass: what runs, with how many tokens, in which blocks. The step is empty if nothing can run."""
         self.number += 1
         step = VllmStep("idle", self.number)
+        if self.entangling:
+            self.entangling = False
+            self.dissolve()
         left = self._run_all(step, self.params.max_num_batched_tokens)
         if left < 0:
             self.dissolve()

@@ -31,6 +31,7 @@ class VllmScheduler(VllmCore):
         self._orders = 0
         self._empty: VllmStep | None = None
         self._resting = False
+        self._giving_up: list[VllmRequest] = []
 
     # ------------------------------------------------------------------ requests in and out
     def submit(self, spec: RequestSpec, now: int) -> VllmRequest:
@@ -64,24 +65,29 @@ class VllmScheduler(VllmCore):
         request.keys = self.names.chain(content, spec.namespace)
         first = request.prompt // size
         request.entangled = self.names.matched > first
-        sharers = [other for other in self.live_outputs.inside(request.keys) if not other.entangled]
-        if sharers:
-            self.dissolve()
-            for other in sharers:
+        for other in self.live_outputs.inside(request.keys):
+            if not other.entangled:
                 other.entangled = True
+                self.entangling |= other.joined >= 0
         if own := request.chain(first, first + 1):
             self.live_outputs.add(request, own[0])
 
     def abort(self, request: Request, now: int) -> None:
-        """End a request at once wherever it is (finish_requests); its blocks follow when nothing uses them any more."""
+        """The client gave up: a queued request ends at once, a running one just before the next result is processed."""
         assert isinstance(request, VllmRequest)
-        if request.phase == ENDED:
-            return
+        if request.phase == RUNNING:
+            self._giving_up.append(request)
+        elif request.phase != ENDED:
+            self.abort_now(request, now)
+
+    def abort_now(self, request: VllmRequest, now: int) -> None:
+        """End a request wherever it is (finish_requests); its blocks follow when nothing uses them any more."""
         if request.phase == RUNNING:
             self.dissolve()
         loading = request.phase == LOADING and not request.loaded
         self._end(request, "abort", now, keep=loading)
         request.status, request.reason = ABORTED, "client gave up"
+        self.refused = False
         if loading:
             self._orphans[request] = None
 
@@ -111,7 +117,13 @@ class VllmScheduler(VllmCore):
         """Process a step that ended at ``now``."""
         assert isinstance(step, VllmStep)
         self.forwarded(step, now)
-        return self.process(step, now)
+        gone = [request for request in self._giving_up if request.phase != ENDED]
+        self._giving_up.clear()
+        for request in gone:
+            self.abort_now(request, now)
+        settled = self.process(step, now)
+        settled.finished.extend(gone)
+        return settled
 
     def idle(self, now: int) -> None:
         """Remember that the loop rests: an engine would go on polling its copies until the next arrival."""
@@ -121,7 +133,7 @@ class VllmScheduler(VllmCore):
     def quiet(self, previous: Step | None) -> int:
         """Return how many further passes only repeat the decode step just planned."""
         cohort = self.cohort
-        if not cohort or len(self.running) != len(cohort) or self._cohort_step != self.number:
+        if self._giving_up or self.entangling or not cohort or len(self.running) != len(cohort) or self._cohort_step != self.number:
             return 0
         if self.overlap and not self._repeats(previous):
             return 0
