@@ -180,7 +180,8 @@ class Offloading(Connector):
     def process(self, step: VllmStep, now: int) -> list[VllmRequest]:
         """Make stored keys readable, drop the pins of loads; return the requests whose load completed."""
         loaded = []
-        for job in step.report:
+        report = step.take_report()
+        for job in report:
             assert isinstance(job, Job)
             job.pending = False
             self._in_flight[job.is_load] -= 1

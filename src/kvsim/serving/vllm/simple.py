@@ -190,12 +190,13 @@ class SimpleOffload(Connector):
     def process(self, step: VllmStep, now: int) -> list[VllmRequest]:
         """Complete loads, then stores."""
         loaded = []
-        for transfer in step.report:
+        report = step.take_report()
+        for transfer in report:
             if isinstance(transfer, _Load):
                 self._in_flight[1] -= 1
                 self.cpu.put_back(transfer.blocks)
                 loaded.append(transfer.owner)
-        for transfer in step.report:
+        for transfer in report:
             if isinstance(transfer, _Store):
                 self._in_flight[0] -= 1
                 self._stored(transfer)

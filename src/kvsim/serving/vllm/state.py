@@ -96,6 +96,12 @@ class VllmStep(Step):
         self.report: list[object] = []
         self.forwarded = False
 
+    def take_report(self) -> list[object]:
+        """Return the report and empty it, for copies of this step too."""
+        report = list(self.report)
+        self.report.clear()
+        return report
+
 
 class Queue:
     """First come, first served, with a way back to the head (v1/core/sched/request_queue.py FCFSRequestQueue)."""
