@@ -85,6 +85,76 @@ class SglangRules:
         "0.5.9 hiradix_cache.py: evict, load_back")
 
     # ---- scheduler block (src/kvsim/serving/sglang) ----
+    poll_every_iteration: bool = _rule(
+        False, "copies are acknowledged at the start of every iteration (else: only where a prefill pass is tried)",
+        "0.5.9 scheduler.py: _get_new_batch_prefill_raw (check_hicache_events); 0.5.23 scheduler.py: _process_hicache_events")
+    stash_only_progress: bool = _rule(
+        False, "a chunked request is stashed only if it computed something since (else: in every iteration)",
+        "0.5.9 scheduler.py: get_next_batch_to_run; 0.5.23 scheduler.py: stash_chunked_request")
+    filter_running_always: bool = _rule(
+        False, "finished requests leave the running batch in every iteration (else: only on decode steps)",
+        "0.5.9 schedule_batch.py: filter_batch via update_running_batch; 0.5.23 scheduler.py: get_next_batch_to_run")
+    empty_running_is_never_full: bool = _rule(
+        False, "an empty running batch always has its full flag cleared before a prefill pass",
+        "0.5.23 scheduler.py: _get_new_batch_prefill_raw")
+    chunked_needs_free_slot: bool = _rule(
+        True, "without a free slot even a chunked request waits, and the batch counts as full (else: it always goes on)",
+        "0.5.9 scheduler.py: _get_new_batch_prefill_raw; 0.5.23: get_num_allocatable_reqs")
+    slot_check_before_order: bool = _rule(
+        False, "a full running batch ends the pass before the queue is ordered (else: at the first candidate)",
+        "0.5.23 scheduler.py: _get_new_batch_prefill_raw")
+    stop_before_candidate: bool = _rule(
+        False, "a pass whose prefill budget is spent ends before the next candidate is matched",
+        "0.5.23 scheduler.py: _get_new_batch_prefill_raw")
+    refusal_fills: str = _rule(
+        "with_hicache_if_company", "NO_TOKEN sets the full flag: with_hicache_if_company (with HiCache only if something runs or "
+        "was admitted, without always) | if_company (only if something runs or was admitted) | always",
+        "0.5.9 and 0.5.23 scheduler.py: _get_new_batch_prefill_raw")
+    reserve_extra_page: bool = _rule(
+        False, "each admission is tested with and charged one extra page",
+        "0.5.23 prefill_budget.py: PrefillBudget.reserve")
+    ignore_eos_reserves_all: bool = _rule(
+        False, "running requests that ignore EOS reserve their whole rest (ratio 1)",
+        "0.5.23 schedule_policy.py: PrefillAdder")
+    soft_max_prefill: bool = _rule(
+        False, "with chunked prefill, max_prefill_tokens never refuses a candidate, it only ends the pass",
+        "0.5.9 schedule_policy.py: add_one_req; 0.5.23: _select_prefill_admission")
+    shape_before_load: bool = _rule(
+        False, "the shape of an admission is chosen as if the load-back succeeded, and again if it does not",
+        "0.5.23 schedule_policy.py: _select_prefill_admission")
+    chunk_ends_on_page: bool = _rule(
+        False, "a first chunk ends where prefix + chunk is a page multiple (else: the chunk itself is floored to pages)",
+        "0.5.9 schedule_policy.py: add_one_req; 0.5.23: _select_prefill_admission")
+    lpm_counts_host: bool = _rule(
+        False, "lpm ranks by device + host hits, capped at all but the last token (else: by device hits)",
+        "0.5.9 and 0.5.23 schedule_policy.py: calc_priority")
+    refresh_waiting_passes: int = _rule(
+        0, "with lru and a cache-agnostic policy, every so many passes the first 128 waiting prefixes are touched (0: never)",
+        "0.5.23 schedule_policy.py: _touch_waiting_prefixes")
+    foresee_length_finish: bool = _rule(
+        False, "under overlap a request whose token in flight is its last by length leaves the decode batch at once",
+        "0.5.23 scheduler.py: _reqs_finishing_inflight")
+    skip_step_for_finishing: bool = _rule(
+        False, "a decode step that does not fit is skipped once if somebody is about to finish (else: retraction)",
+        "0.5.23 scheduler.py: update_running_batch")
+    abort_last: bool = _rule(
+        False, "if not even the last request fits it is aborted (else: the engine fails)",
+        "0.5.9 and 0.5.23 schedule_batch.py: retract_decode")
+    idle_needs_copies_done: bool = _rule(
+        False, "the new-token ratio is reset only when no copy or load is in flight either",
+        "0.5.9 scheduler.py: self_check_during_idle; 0.5.23 scheduler.py: is_fully_idle")
+    mixed_needs_room: bool = _rule(
+        False, "decoders ride along in a mixed batch only if the decode memory check passes; finishing ones never",
+        "0.5.9 schedule_batch.py: mix_with_running; 0.5.23 scheduler.py: _get_new_batch_prefill_raw")
+    mnt_leaves_page: bool = _rule(
+        False, "max_new_tokens is clipped on arrival so that prompt, output and one page more fit the pool",
+        "0.5.23 allocator/base.py: max_new_tokens_for_memory")
+    requeue_preempted_always: bool = _rule(
+        False, "preempted requests return to the queue even if nothing was admitted (else: they are lost)",
+        "0.5.9 and 0.5.23 scheduler.py: _get_new_batch_prefill_raw")
+    last_token_cached: bool = _rule(
+        True, "a finished request caches every token whose KV was computed (else: never its last output token)",
+        "mem_cache/common.py: release_kv_cache; public tables made with pipeline stages or overlap off behave like False")
 
 
 _CACHE_0523: dict[str, Any] = {
@@ -105,7 +175,30 @@ _CACHE_0523: dict[str, Any] = {
     "write_back_one_by_one": True,
     "reclaim_host_duplicates": True,
 }
-_SCHEDULER_0523: dict[str, Any] = {}
+_SCHEDULER_0523: dict[str, Any] = {
+    "poll_every_iteration": True,
+    "stash_only_progress": True,
+    "filter_running_always": True,
+    "empty_running_is_never_full": True,
+    "chunked_needs_free_slot": False,
+    "slot_check_before_order": True,
+    "stop_before_candidate": True,
+    "refusal_fills": "if_company",
+    "reserve_extra_page": True,
+    "ignore_eos_reserves_all": True,
+    "soft_max_prefill": True,
+    "shape_before_load": True,
+    "chunk_ends_on_page": True,
+    "lpm_counts_host": True,
+    "refresh_waiting_passes": 32,
+    "foresee_length_finish": True,
+    "skip_step_for_finishing": True,
+    "abort_last": True,
+    "idle_needs_copies_done": True,
+    "mixed_needs_room": True,
+    "mnt_leaves_page": True,
+    "requeue_preempted_always": True,
+}
 
 SGLANG_0_5_9 = SglangRules(name="sglang-0.5.9")
 SGLANG_0_5_23 = SglangRules(name="sglang-0.5.23", **_CACHE_0523, **_SCHEDULER_0523)

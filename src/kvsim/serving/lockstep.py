@@ -77,6 +77,7 @@ class LockstepScheduler:
         self.occupancy = LockstepOccupancy(ranks)
         self._home: dict[int, Scheduler] = {}
         self._given = 0
+        self.ended: list[Request] = []
 
     def submit(self, spec: RequestSpec, now: int) -> Request:
         """Give the request to a rank; it stays there."""
@@ -93,6 +94,9 @@ class LockstepScheduler:
     def plan(self, now: int) -> Step | None:
         """Plan every rank; None only if no rank has a step."""
         steps = [rank.plan(now) for rank in self.ranks]
+        for rank in self.ranks:
+            self.ended += rank.ended
+            rank.ended.clear()
         return LockstepStep(steps) if any(step is not None for step in steps) else None
 
     def settle(self, step: Step, now: int) -> Settled:

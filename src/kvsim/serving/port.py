@@ -123,6 +123,7 @@ class Scheduler(Protocol):
 
     overlap: bool
     occupancy: Occupancy
+    ended: list[Request]  # ended by a plan itself (aborted for want of memory); the machine takes them out after each plan
 
     def submit(self, spec: RequestSpec, now: int) -> Request:
         """Take a request in: queued, or at once REFUSED with a reason (then it is in no queue)."""

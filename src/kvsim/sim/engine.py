@@ -123,6 +123,8 @@ class Engine:
             now = int(self.env.now)
             step = self.scheduler.plan(now)
             self.recorder.cache(self.replica, now, self.scheduler.occupancy)
+            if self.scheduler.ended:
+                self._take_ended()
             if step is not None:
                 bubbles = 0
                 self._note_retracted(step)
@@ -162,6 +164,15 @@ class Engine:
             return
         self._idle = Event(self.env)
         yield self._idle
+
+    def _take_ended(self) -> None:
+        """Account for requests that a plan itself ended (no memory even for the last one)."""
+        ended = list(self.scheduler.ended)
+        self.scheduler.ended.clear()
+        for request in ended:
+            self._end(request)
+        if self.source is not None:
+            self.source.rearm()
 
     # ------------------------------------------------------------------ time
     def _price(self, flight: InFlight) -> None:

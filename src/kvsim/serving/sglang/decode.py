@@ -1,0 +1,205 @@
+"""Decode steps: the memory check, retraction, allocation; and what happens to results.
+
+Engine: srt/managers/schedule_batch.py (check_decode_mem, retract_decode, prepare_for_decode), scheduler.py (update_running_batch),
+scheduler_output_processor_mixin.py / batch_result_processor.py (process_batch_result).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.errors import Infeasible
+from kvsim.serving.port import ABORTED, FINISHED, QUEUED, Request, Settled, Step
+from kvsim.serving.sglang.order import Ordering
+from kvsim.serving.sglang.request import SglangRequest, SglangStep
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.kv.cache import KvCache
+    from kvsim.rules.sglang import SglangParams
+
+
+class EngineOutOfMemory(Infeasible):
+    """0.5.9 stops here: not even the last running request can decode one more token."""
+
+
+class Decoding:
+    """The state every part of the scheduler shares, and the decode half of it.
+
+    ``running``: the running batch in the engine's order; ``full``: its batch_is_full flag; ``chunked``: the request in the middle of its
+    prompt; ``last``: the batch planned last; ``inflight``: the batch whose result is not processed yet; ``ratio``: new-token ratio.
+    """
+
+    def __init__(self, params: SglangParams, cache: KvCache) -> None:
+        self.params, self.cache, self.rules = params, cache, params.rules
+        self.ordering = Ordering(params, cache)
+        self.waiting: list[SglangRequest] = []
+        self.running: list[SglangRequest] = []
+        self.full = False
+        self.chunked: SglangRequest | None = None
+        self.last: SglangStep | None = None
+        self.inflight: SglangStep | None = None
+        self.now = 0
+        self.retracted_now: list[Request] = []
+        self.ended: list[Request] = []
+        init = min(params.init_new_token_ratio * params.schedule_conservativeness, 1.0)
+        self.ratio_init = init
+        self.ratio_min = min(init * params.min_new_token_ratio_factor, 1.0)
+        self.ratio_decay = (self.ratio_init - self.ratio_min) / params.new_token_ratio_decay_steps
+        self.ratio = init
+
+    def _requeue(self, requests: Sequence[SglangRequest]) -> None:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ planning a decode step
+    def _plan_decode(self, now: int) -> SglangStep | None:
+        before = len(self.running)
+        finishing: list[SglangRequest] = []
+        self.running = [r for r in self.running if not r.finished]
+        if self.rules.foresee_length_finish and self.params.overlap:
+            finishing = self._finishing(self.running)
+            if finishing:
+                self.running = [r for r in self.running if r not in finishing]
+        if not self.running:
+            self.full = False
+            return None
+        if self._decode_fits(self.running, now):
+            self.ratio = max(self.ratio - self.ratio_decay, self.ratio_min)
+        elif finishing and self.rules.skip_step_for_finishing:
+            self.full = False
+            return None
+        else:
+            self._retract(now)
+        if len(self.running) < before:
+            self.full = False
+        if not self.running:
+            return None
+        self._allocate_decode(self.running, now)
+        return self._decode_step()
+
+    def _decode_step(self) -> SglangStep:
+        step = SglangStep("decode")
+        step.batch = list(self.running)
+        step.requests = list(step.batch)
+        step.decoders = step.decode_batch = len(step.batch)
+        step.sum_context, step.max_context = self._contexts(step.batch)
+        return step
+
+    def _finishing(self, candidates: Sequence[SglangRequest]) -> list[SglangRequest]:
+        """Return whose token in flight is the last by length (an EOS is not foreseen)."""
+        pending = self.inflight
+        if pending is None:
+            return []
+        inside = {id(r) for r in pending.batch if r is not pending.chunked}
+        return [r for r in candidates if id(r) in inside and r.output_done + 1 >= r.mnt]
+
+    @staticmethod
+    def _contexts(batch: Sequence[SglangRequest]) -> tuple[int, int]:
+        lengths = [r.kv.committed for r in batch]
+        return sum(lengths), max(lengths)
+
+    def _decode_need(self, batch: Sequence[SglangRequest]) -> int:
+        page = self.cache.page
+        if page == 1:
+            return len(batch)
+        return page * sum([r.kv.committed % page == 0 for r in batch])
+
+    def _decode_fits(self, batch: Sequence[SglangRequest], now: int) -> bool:
+        need = self._decode_need(batch)
+        self.cache.make_room(need, now)
+        return self.cache.free >= need
+
+    def _allocate_decode(self, batch: Sequence[SglangRequest], now: int) -> None:
+        """Take one token for each (a page where the last one is full); evicts first if the free part looks short."""
+        cache = self.cache
+        need = self._decode_need(batch)
+        cache.make_room(len(batch) * cache.page, now)
+        if need and not cache.take(need):
+            raise EngineOutOfMemory("decode out of memory: the engine's budgets failed to prevent it")
+        for request in batch:
+            request.kv.committed += 1
+
+    # ------------------------------------------------------------------ retraction
+    def _retract(self, now: int) -> None:
+        """Send requests back to the queue until the rest can decode: fewest output tokens first, then the longest prompt."""
+        params = self.params
+        batch = self.running
+        batch.sort(key=lambda r: (r.output_done, -r.spec.prompt_tokens), reverse=True)
+        victims: list[SglangRequest] = []
+        while len(batch) > 1 and (not victims or not self._decode_fits(batch, now)):
+            victim = batch.pop()
+            self._release(victim)
+            victims.append(victim)
+            self.cache.make_room(params.retract_decode_steps * len(batch), now)
+        if len(batch) == 1 and not self._decode_fits(batch, now):
+            self._last_does_not_fit(batch, now)
+        done = sum(r.output_done for r in batch)
+        limit = sum(r.mnt for r in batch)
+        self.ratio = min(1.0, (done + params.retract_decode_steps * len(batch)) / (limit + 1)) if batch else 0.0
+        self.retracted_now.extend(victims)
+        self._requeue(victims)
+
+    def _last_does_not_fit(self, batch: list[SglangRequest], now: int) -> None:
+        if not self.rules.abort_last:
+            raise EngineOutOfMemory(
+                "out of memory even after retracting all other requests in the decode batch: sglang-0.5.9 stops here (0.5.23 aborts the request)"
+            )
+        last = batch.pop()
+        self.cache.retract(last.kv, now)
+        self.cache.make_room(0, now)
+        last.retracted = last.finished = True
+        last.status, last.end_ps, last.reason = ABORTED, now, "not even this one request fits the pool"
+        self.ended.append(last)
+
+    def _release(self, request: SglangRequest) -> None:
+        """Free a running request's private KV; nothing of it is inserted."""
+        request.retractions += 1
+        request.retracted_tokens += request.kv.committed - request.kv.owned
+        request.retracted = True
+        request.status = QUEUED
+        self.cache.retract(request.kv, self.now)
+
+    # ------------------------------------------------------------------ results
+    def settle(self, step: Step, now: int) -> Settled:
+        """Process a step's result: tokens reach their requests, finished ones leave their KV to the tree."""
+        assert isinstance(step, SglangStep)
+        self.now = now
+        if self.inflight is step:
+            self.inflight = None
+        out = Settled()
+        prompts = len(step.batch) - step.decoders
+        for i, request in enumerate(step.batch):
+            if request.finished or request.retracted or request is step.chunked:
+                continue
+            self._one_token(request, out, now, prefilled=i < prompts)
+        self.cache.flush(now)
+        return out
+
+    def _one_token(self, request: SglangRequest, out: Settled, now: int, *, prefilled: bool) -> None:
+        request.output_done += 1
+        request.kv.outputs += 1
+        out.emitted += 1
+        if request.first_token_ps is None:
+            request.first_token_ps = now
+            out.first.append(request)
+        elif prefilled:
+            out.again.append(request)
+        if request.output_done >= request.length or request.abort_wanted:
+            self._finish(request, out, now)
+        elif prefilled:
+            self.cache.checkpoint(request.kv, request.extend_end, now, chunked=False)
+
+    def _finish(self, request: SglangRequest, out: Settled, now: int) -> None:
+        kv = request.kv
+        upto = min(kv.committed, kv.total)
+        if not self.rules.last_token_cached:
+            upto = min(upto, kv.total - 1)
+        request.finished = True
+        request.offered = upto
+        request.status = ABORTED if request.abort_wanted and request.output_done < request.length else FINISHED
+        if request.status == ABORTED:
+            request.reason = "the client gave up"
+        request.end_ps = now
+        self.cache.finish(kv, upto, now)
+        out.finished.append(request)
