@@ -105,6 +105,8 @@ class SchedReplay:
         """Return how many iterations repeat the decode step just planned without anything to compare."""
         if self.stepwise or self.every_row or step is None or step.kind != "decode":
             return 0
+        if self.scheduler.rules.poll_every_iteration and not self.scheduler.cache.idle_transfers:
+            return 0  # an acknowledgement in between would show in the next row
         until = self.arrivals[self.next][0] - 1 if self.next < len(self.arrivals) else last
         quiet = min(self.scheduler.quiet(self._previous), until - self.at, last - self.at)
         return min(quiet, self.scheduler.before_eviction()) if quiet > 0 else 0

@@ -42,7 +42,7 @@ class Ordering:
 
     def __call__(self, waiting: list[SglangRequest], running: list[SglangRequest]) -> None:
         """Sort ``waiting`` in place (and touch prefixes, where the engine does)."""
-        if self._refresh_every:
+        if self._refresh_every and waiting:
             if self._passes % self._refresh_every == 0:
                 for request in reversed(waiting[:REFRESH_DEPTH]):
                     self.cache.match(request.kv, request.kv.total)
