@@ -67,7 +67,7 @@ class AnalyticTime(PiecewiseDecode):
         self._scale, self._scale_ps = inputs.scale, inputs.scale * PS_PER_S
         self._linear = (self._m0, self._m1)
         moe = inputs.moe
-        self._moe = (
+        self._moe: tuple[float, int, int, float, float, float, float, float, float, int] | None = (
             None
             if moe is None
             else (
@@ -109,16 +109,12 @@ class AnalyticTime(PiecewiseDecode):
             return 0.0
         launch, layers, top_k, experts, dispersion, pad, per_routed, per_hit, p, ranks = self._moe
         routed = float(tokens * top_k)
-        hit = experts * (1.0 - (1.0 + routed / (experts * dispersion)) ** -dispersion)
+        hit = experts * (1.0 - float((1.0 + routed / (experts * dispersion)) ** -dispersion))
         if ranks > 1:
             routed = _most_loaded(routed, ranks)
         compute, read = (routed + pad * hit) * per_routed, hit * per_hit
         if p < 64 and compute > 0.0:
-            return (
-                launch + layers * read * (1.0 + (compute / read) ** p) ** (1.0 / p)
-                if read
-                else launch + layers * compute
-            )
+            return launch + layers * read * float((1.0 + (compute / read) ** p) ** (1.0 / p))
         return launch + layers * max(compute, read)
 
     def decode_attention_s(self, batch: int, sum_context: float, max_context: float) -> float:
