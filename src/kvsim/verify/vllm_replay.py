@@ -183,25 +183,48 @@ def load(path: Path) -> dict[str, Any]:
     return data
 
 
+#: After its last row a recording's world must come to rest within so many passes.
+MOST_QUIET_PASSES = 200_000
+
+
 def compare(data: dict[str, Any], rules: str = "vllm-0.24.0", stop: bool = True) -> tuple[int, int, list[str]]:
-    """Replay a recording; return (rows compared, rows that differ, a sentence for each difference)."""
+    """Replay a recording; return (rows compared, rows that differ, a sentence for each difference).
+
+    Passes that the recording leaves out must be quiet, and after its last row everything ends quietly (unless ``stuck``).
+    """
     rows = data["its"]
     replay = Replay(data["meta"], data["requests"], any("evl" in row for row in rows), rules)
     expected = {row["it"]: row for row in rows}
-    last = max(expected, default=0)
     wrong: list[str] = []
     bad = 0
-    for now in range(1, last + 1):
-        got = replay.step(now)
-        want = expected.get(now)
-        if want is None:
-            if replay.quiet(got):
-                continue
-            want = {"it": now, "s": got["s"]}
-        fields = [key for key in sorted(set(got) | set(want)) if got.get(key) != want.get(key)]
-        if fields:
+    for now in range(1, max(expected, default=0) + 1):
+        faults = _faults(replay, expected.get(now), now)
+        if faults:
             bad += 1
-            wrong.extend(f"it {now}: {key}: expected {want.get(key)}, got {got.get(key)}" for key in fields)
+            wrong.extend(faults)
             if stop:
                 break
+    if not wrong and not data["meta"].get("stuck"):
+        wrong.extend(_ending(replay, max(expected, default=0)))
+        bad += bool(wrong)
     return len(rows), bad, wrong
+
+
+def _faults(replay: Replay, want: Row | None, now: int) -> list[str]:
+    got = replay.step(now)
+    if want is None:
+        if replay.quiet(got):
+            return []
+        want = {"it": now, "s": got["s"]}
+    fields = [key for key in sorted(set(got) | set(want)) if got.get(key) != want.get(key)]
+    return [f"it {now}: {key}: expected {want.get(key)}, got {got.get(key)}" for key in fields]
+
+
+def _ending(replay: Replay, last: int) -> list[str]:
+    now = last
+    while replay.scheduler.has_work() and now < last + MOST_QUIET_PASSES:
+        now += 1
+        faults = _faults(replay, None, now)
+        if faults:
+            return [f"after the last row: {fault}" for fault in faults]
+    return ["after the last row: some requests never end"] if replay.scheduler.has_work() else []

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 class Cohort:
     """Members, and when each leaves.
 
-    ``tick``: ticks planned; ``settled``: ticks whose result was processed; ``changed``: the last tick with other members than the
+    ``count``: members; ``tick``: ticks planned; ``settled``: ticks whose result was processed; ``changed``: the last tick with other members than the
     one before; ``context``: sum of members' computed tokens; ``by_phase``: members that need a block at ticks of that residue.
     """
 
     def __init__(self, block_size: int, max_model_len: int, overlap: bool, caching: bool) -> None:
         self.size, self.longest, self.overlap, self.caching = block_size, max_model_len, overlap, caching
         self.members: dict[VllmRequest, None] = {}
+        self.count = 0
         self.tick = self.settled = self.changed = 0
         self.context = 0
         self.by_phase = [0] * block_size
@@ -33,9 +34,6 @@ class Cohort:
         self._wasted: dict[int, int] = {}
         self._explicit: dict[int, list[VllmRequest]] = {}
         self._farthest = 0  # largest (computed - tick) of a member
-
-    def __len__(self) -> int:
-        return len(self.members)
 
     # ------------------------------------------------------------------ who is in
     def can_join(self, request: VllmRequest) -> bool:
@@ -66,6 +64,7 @@ class Cohort:
         if far > self._farthest or not self.members:
             self._farthest = far
         self.members[request] = None
+        self.count += 1
         self.changed = tick + 1
 
     def need(self, joining: list[VllmRequest]) -> int:
@@ -76,7 +75,7 @@ class Cohort:
     def start_tick(self) -> None:
         """Plan one step of all members."""
         self.tick += 1
-        self.context += len(self.members)
+        self.context += self.count
 
     def longest_context(self) -> int:
         """Return the most tokens a member reads in the tick just planned."""
@@ -96,6 +95,7 @@ class Cohort:
 
     def _remove(self, request: VllmRequest) -> None:
         del self.members[request]
+        self.count -= 1
         self.context -= request.computed + self.tick - request.joined
         self.by_phase[(request.joined + 1 - request.computed) % self.size] -= 1
 
@@ -146,6 +146,7 @@ class Cohort:
         for request in everybody:
             self._write(request, pool)
         self.members.clear()
+        self.count = 0
         self._leaving.clear()
         self._ending.clear()
         self._wasted.clear()
@@ -177,8 +178,6 @@ class Cohort:
     # ------------------------------------------------------------------ closed form
     def quiet(self, free: int) -> int:
         """Return how many further ticks have the same members and need no more than ``free`` blocks in all."""
-        if not self.members:
-            return 0
         most = min(self._leaving) - self.tick
         if self._ending:
             most = min(most, min(self._ending) - self.tick + self.overlap)
@@ -186,7 +185,7 @@ class Cohort:
 
     def _affordable(self, free: int, most: int) -> int:
         size = self.size
-        per_cycle = len(self.members)
+        per_cycle = self.count
         cycles = free // per_cycle
         ticks = cycles * size
         free -= cycles * per_cycle
@@ -201,10 +200,10 @@ class Cohort:
         """Plan and settle ``ticks`` ticks; return the blocks they take."""
         size = self.size
         cycles, rest = divmod(ticks, size)
-        blocks = cycles * len(self.members) + sum(self.by_phase[(self.tick + i) % size] for i in range(1, rest + 1))
+        blocks = cycles * self.count + sum(self.by_phase[(self.tick + i) % size] for i in range(1, rest + 1))
         self.tick += ticks
         self.settled += ticks
-        self.context += ticks * len(self.members)
+        self.context += ticks * self.count
         return blocks
 
 

@@ -31,8 +31,7 @@ class VllmCore:
         self.params = params
         self.overlap = params.async_scheduling
         self.log = log
-        make_pool = BlockPool if params.connector == SIMPLE else ExtentPool
-        self.pool = make_pool(params.num_gpu_blocks - 1, params.rules.unhashed_first)
+        self.pool = self.make_pool(params.num_gpu_blocks - 1, params.rules.unhashed_first)
         self.names = BlockKeys(params.block_size)
         make = PriorityQueue if params.policy == PRIORITY else Queue
         self.waiting: Queue = make()
@@ -52,7 +51,11 @@ class VllmCore:
         self._orphans: dict[VllmRequest, None] = {}  # aborted while their load runs
         self._wm = int(params.watermark * params.num_gpu_blocks) if params.rules.watermark else 0
         self.connector = self._connect(transfers)
-        self._lets_go = params.connector != SIMPLE
+        self._lets_go = isinstance(self.pool, ExtentPool)  # the other pool wants to know who gets which block
+
+    def make_pool(self, usable: int, unhashed_first: bool) -> BlockPool | ExtentPool:
+        """Return the block pool: by extents, unless the connector walks single blocks."""
+        return (BlockPool if self.params.connector == SIMPLE else ExtentPool)(usable, unhashed_first)
 
     def _connect(self, transfers: Transfers) -> Connector:
         if self.params.connector == OFFLOADING:
@@ -130,7 +133,7 @@ class VllmCore:
         cohort, size = self.cohort, self.params.block_size
         joining: list[VllmRequest] = []
         others: list[tuple[VllmRequest, int]] = []
-        left = budget - len(cohort)
+        left = budget - cohort.count
         for request in self.special:
             if self._lets_go and cohort.can_join(request) and self.connector.indifferent(request):
                 joining.append(request)
@@ -146,7 +149,7 @@ class VllmCore:
             others[-1] = (others[-1][0], others[-1][1] + left)
             left = 0
         needs = [max(-(-(request.computed + count) // size) - request.table.held, 0) for request, count in others]
-        need = cohort.need(joining) if joining or cohort else 0
+        need = cohort.need(joining) if joining or cohort.count else 0
         if need + sum(needs) > self.pool.free:
             return -1
         self._tick(step, joining, need)
@@ -161,12 +164,12 @@ class VllmCore:
             cohort.join(request)
         if joining:
             self.special = [request for request in self.special if request.joined < 0]
-        if not cohort:
+        if not cohort.count:
             return
         cohort.start_tick()
         if need:
             self.pool.pop(need)
-        step.cohort = len(cohort)
+        step.cohort = cohort.count
         self._cohort_step = step.number
 
     def dissolve(self) -> None:

@@ -8,6 +8,32 @@ if TYPE_CHECKING:
     from kvsim.serving.vllm.core import VllmCore
 
 
+class DeviceOccupancy:
+    """Counters of an engine without a CPU tier: what is re-used is dropped."""
+
+    demoted = host_used = host_evicted = backed_up = loaded = 0
+
+    def __init__(self, core: VllmCore) -> None:
+        self._pool = core.pool
+        self._size = core.params.block_size
+
+    @property
+    def device_used(self) -> int:
+        """Tokens of blocks in use or cached."""
+        pool = self._pool
+        return (pool.usable - pool.free + pool.idle_hashed) * self._size
+
+    @property
+    def device_evictable(self) -> int:
+        """Tokens of cached blocks without a user."""
+        return self._pool.idle_hashed * self._size
+
+    @property
+    def dropped(self) -> int:
+        """Tokens that left the device and are lost."""
+        return self._pool.evicted * self._size
+
+
 class VllmOccupancy:
     """Implements ``serving.port.Occupancy``.
 
@@ -19,8 +45,7 @@ class VllmOccupancy:
         self._core = core
         self._size = core.params.block_size
         self._demoted = 0
-        if core.connector.present:
-            core.pool.lost = []
+        core.pool.lost = []
 
     @property
     def device_used(self) -> int:

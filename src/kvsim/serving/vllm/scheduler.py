@@ -8,7 +8,7 @@ from kvsim.content import join
 from kvsim.rules.vllm import PRIORITY
 from kvsim.serving.port import ABORTED, REFUSED, Settled
 from kvsim.serving.vllm.core import VllmCore
-from kvsim.serving.vllm.occupancy import VllmOccupancy
+from kvsim.serving.vllm.occupancy import DeviceOccupancy, VllmOccupancy
 from kvsim.serving.vllm.state import ENDED, LOADING, RUNNING, VllmRequest, VllmStep
 
 if TYPE_CHECKING:
@@ -27,11 +27,13 @@ class VllmScheduler(VllmCore):
 
     def __init__(self, params: VllmParams, transfers: Transfers, log: Log | None = None) -> None:
         super().__init__(params, transfers, log)
-        self.occupancy = VllmOccupancy(self)
+        self.occupancy = VllmOccupancy(self) if self.connector.present else DeviceOccupancy(self)
         self._orders = 0
         self._empty: VllmStep | None = None
         self._resting = False
         self._giving_up: list[VllmRequest] = []
+        self.ended: list[Request] = []
+        self._stuck = 0  # empty passes in a row with nothing under way
 
     # ------------------------------------------------------------------ requests in and out
     def submit(self, spec: RequestSpec, now: int) -> VllmRequest:
@@ -111,7 +113,25 @@ class VllmScheduler(VllmCore):
                 self.process(step, now)
         if pending is not None:
             self.process(pending, now)
-        return None if step.kind == "idle" else step
+        if step.kind != "idle":
+            self._stuck = 0
+            return step
+        self._break_stall(now)
+        return None
+
+    def _break_stall(self, now: int) -> None:
+        """End the first request of a queue that can never move again: the engine would wait for ever, without a word."""
+        if self.running or self.connector.busy() or not self.has_work():
+            self._stuck = 0
+            return
+        self._stuck += 1
+        queue = self._next_queue()
+        if self._stuck > 2 and queue is not None:
+            request = queue.head()
+            self.abort_now(request, now)
+            request.reason = "the engine stalls: nothing runs and the first request in the queue does not fit"
+            self.ended.append(request)
+            self._stuck = 0
 
     def settle(self, step: Step, now: int) -> Settled:
         """Process a step that ended at ``now``."""
@@ -133,7 +153,7 @@ class VllmScheduler(VllmCore):
     def quiet(self, previous: Step | None) -> int:
         """Return how many further passes only repeat the decode step just planned."""
         cohort = self.cohort
-        if self._giving_up or self.entangling or not cohort or len(self.running) != len(cohort) or self._cohort_step != self.number:
+        if self._giving_up or self.entangling or not cohort.count or len(self.running) != cohort.count or self._cohort_step != self.number:
             return 0
         if self.overlap and not self._repeats(previous):
             return 0
@@ -146,18 +166,18 @@ class VllmScheduler(VllmCore):
 
     def _repeats(self, previous: Step | None) -> bool:
         """Tell whether the unsettled step before is a decode step of the same requests."""
-        if not isinstance(previous, VllmStep) or previous.work or previous.cohort != len(self.cohort):
+        if not isinstance(previous, VllmStep) or previous.work or previous.cohort != self.cohort.count:
             return False
         return self.cohort.changed < self.cohort.tick
 
     def _shut(self) -> bool:
         """Tell whether nobody in a queue can be admitted before something ends: no slot, no token, or the first does not fit."""
-        full = len(self.running) >= self.params.max_num_seqs or len(self.cohort) >= self.params.max_num_batched_tokens
+        full = len(self.running) >= self.params.max_num_seqs or self.cohort.count >= self.params.max_num_batched_tokens
         return full or self.refused
 
     def arrival_matters(self) -> bool:
         """Tell whether an arrival now could change the next plan."""
-        if len(self.running) >= self.params.max_num_seqs or len(self.cohort) >= self.params.max_num_batched_tokens:
+        if len(self.running) >= self.params.max_num_seqs or self.cohort.count >= self.params.max_num_batched_tokens:
             return False
         return not self.refused or self.params.policy == PRIORITY
 
@@ -190,7 +210,7 @@ class VllmScheduler(VllmCore):
 
     def pending(self) -> list[VllmRequest]:
         """Return all requests still queued or running, with their tokens counted."""
-        if self.cohort:
+        if self.cohort.count:
             self.dissolve()
         return [*self.running, *self.skipped, *self.waiting]
 
