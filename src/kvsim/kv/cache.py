@@ -138,9 +138,11 @@ class KvCache(Loading):
 
     def extend(self, holding: Holding, end: int) -> int:
         """Take the slots for tokens up to ``end``; return the slots taken (whole pages). Room was made before."""
-        slots = self.pages_up(end) - self.pages_up(holding.committed)
-        if not self.take(slots):
+        page = self.page
+        slots = end - holding.committed if page == 1 else self.pages_up(end) - self.pages_up(holding.committed)
+        if slots > self.free:
             raise InvariantError(f"{slots} device slots wanted, {self.free} free")
+        self.free -= slots
         holding.committed = end
         return slots
 
@@ -166,7 +168,7 @@ class KvCache(Loading):
         last = self.root
         for node in path:
             if node.parent is None:
-                return self._append(holding, cut(runs, end, size), last, counts, now, adopted)
+                return self._append(holding, cut(runs, end, size), size - end, last, counts, now, adopted)
             end += node.size
             last = node
             if priority > node.priority:
@@ -179,21 +181,28 @@ class KvCache(Loading):
                 if not restored_count:
                     continue
             if counts and end > once:
-                self._hit(node, now)
+                node.hits += 1
+                if not node.host and node.hits >= self._threshold and self.hicache:
+                    self._back_up(node, now)
         if matched == size:
             return last, adopted
-        return self._append(holding, piece(runs, at, offset, size - matched), last, counts, now, adopted)
+        rest = size - matched
+        return self._append(holding, piece(runs, at, offset, rest), rest, last, counts, now, adopted)
 
     def _append(
-        self, holding: Holding, key: Runs, parent: Node, counts: bool, now: int, adopted: int
+        self, holding: Holding, key: Runs, size: int, parent: Node, counts: bool, now: int, adopted: int
     ) -> tuple[Node, int]:
-        """Attach the rest of an insert as a new leaf on the device."""
-        leaf = self._new_leaf(key, parent, holding.namespace)
+        """Attach the rest of an insert as a new leaf on the device; it counts its first hit at once."""
+        leaf = self._new_leaf(key, size, parent, holding.namespace)
         leaf.priority = holding.priority
-        self._arrive(leaf)
+        leaf.device = True
+        parent.kids += 1
+        self.evictable += size
         if counts:
-            self._hit(leaf, now)
-        return leaf, adopted + leaf.size
+            leaf.hits = 1
+            if self.hicache and self._threshold <= 1:
+                self._back_up(leaf, now)
+        return leaf, adopted + size
 
     def _mark_prompt(self, holding: Holding, node: Node, size: int) -> None:
         """Split the inserted path (``size`` tokens, up to ``node``) at the prompt's end; raise its priority there.

@@ -7,6 +7,7 @@ and one line. Keys of the registered orders only grow while a node lives, except
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from kvsim.errors import UnknownName
@@ -29,12 +30,12 @@ def _protected_from(hits: int) -> OrderKey:
 
 
 ORDERS: dict[str, Callable[[SglangRules], Order]] = {
-    "lru": lambda rules: Order(lambda node: node.last),
-    "lfu": lambda rules: Order(lambda node: (node.hits, node.last)),
-    "fifo": lambda rules: Order(lambda node: node.created),
+    "lru": lambda rules: Order(attrgetter("last")),
+    "lfu": lambda rules: Order(attrgetter("hits", "last")),
+    "fifo": lambda rules: Order(attrgetter("created")),
     "mru": lambda rules: Order(lambda node: -node.last, falls=True),
     "filo": lambda rules: Order(lambda node: -node.created),
-    "priority": lambda rules: Order(lambda node: (node.priority, node.last)),
+    "priority": lambda rules: Order(attrgetter("priority", "last")),
     "slru": lambda rules: Order(_protected_from(rules.slru_protected_hits)),
 }
 

@@ -6,7 +6,6 @@ leaf, or sorted in again if its key grew meanwhile. One entry per node: touching
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -17,10 +16,11 @@ from kvsim.kv.tree import Node
 class Leaves:
     """The leaves of one tier. ``bit`` marks nodes that have an entry (``Node.queued``)."""
 
-    __slots__ = ("_bit", "_heap", "_is_leaf", "_key", "_limit")
+    __slots__ = ("_bit", "_heap", "_key", "_limit", "_on_device")
 
-    def __init__(self, order: Order, bit: int, is_leaf: Callable[[Node], bool]) -> None:
-        self._key, self._bit, self._is_leaf = order.key, bit, is_leaf
+    def __init__(self, order: Order, *, on_device: bool) -> None:
+        self._key, self._on_device = order.key, on_device
+        self._bit = 1 if on_device else 2
         self._heap: list[tuple[Any, int, Node]] = []
         self._limit = 4096
 
@@ -37,6 +37,12 @@ class Leaves:
         if len(self._heap) > self._limit:
             self._sweep()
 
+    def _is_leaf(self, node: Node) -> bool:
+        """Tell whether ``node`` can leave this tier now: a device leaf may have children on the host."""
+        if node.locked or node.parent is None or node.device is not self._on_device:
+            return False
+        return not node.kids if self._on_device else not node.children or node.stale
+
     def _sweep(self) -> None:
         live = {node.id: node for _, _, node in self._heap if self._is_leaf(node)}
         for _, _, node in self._heap:
@@ -50,7 +56,7 @@ class Leaves:
 
     def pop(self) -> Node | None:
         """Remove and return the first leaf in order, or None."""
-        heap, bit = self._heap, self._bit
+        heap, bit, on_device = self._heap, self._bit, self._on_device
         while heap:
             key, _, node = heappop(heap)
             if not node.queued & bit:
@@ -60,7 +66,9 @@ class Leaves:
                 heappush(heap, (now, node.id, node))
                 continue
             node.queued &= ~bit
-            if self._is_leaf(node):
+            if node.locked or node.parent is None or node.device is not on_device:
+                continue
+            if (not node.kids) if on_device else (not node.children or node.stale):
                 return node
         return None
 

@@ -65,8 +65,8 @@ class Tiers(Tree, Pools):
         self._defects = rules.defects == "keep"
         by = order(params.eviction, rules)
         self._renewing = by.falls
-        self._device_leaves = Leaves(by, 1, _is_device_leaf)
-        self._host_leaves = Leaves(by, 2, _is_stale_or_host_leaf if self._defects else _is_host_leaf)
+        self._device_leaves = Leaves(by, on_device=True)
+        self._host_leaves = Leaves(by, on_device=False)
         self._reclaims = self.write_back and rules.reclaim_host_duplicates
         self._duplicates: dict[Node, None] = {}
 
@@ -253,16 +253,3 @@ class Tiers(Tree, Pools):
             self._duplicates.setdefault(node)
         else:
             self._duplicates.pop(node, None)
-
-
-def _is_device_leaf(node: Node) -> bool:
-    return node.device and not node.locked and not node.kids and node.parent is not None
-
-
-def _is_host_leaf(node: Node) -> bool:
-    return node.host and not node.device and not node.locked and not node.children and node.parent is not None
-
-
-def _is_stale_or_host_leaf(node: Node) -> bool:
-    leaf = node.host and not node.device and not node.locked and node.parent is not None
-    return leaf and (node.stale or not node.children)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvsim.content import Run, Runs, length, tokens
+from kvsim.content import Run, Runs, tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -178,13 +178,12 @@ class Tree:
         upper.children[node.edge] = node
         return upper
 
-    def _new_leaf(self, key: Runs, parent: Node, namespace: str) -> Node:
-        """Attach a node with content ``key`` (whole pages); it resides nowhere yet."""
-        edge = self._edge(key, 0, 0)
+    def _new_leaf(self, key: Runs, size: int, parent: Node, namespace: str) -> Node:
+        """Attach a node with the ``size`` tokens of ``key`` (whole pages); it resides nowhere yet."""
+        edge: Any = key[0][0] if key[0][1] >= self.page else piece(key, 0, 0, self.page)
         if namespace and parent is self.root:
             edge = (namespace, edge)
         self._numbers = number = self._numbers + 1
-        size = length(key)
         node = Node(number, key, size, parent, edge, self.clock + 1)
         parent.children[edge] = node
         return node

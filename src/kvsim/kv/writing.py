@@ -27,36 +27,32 @@ class Writing(Tiers):
         self._queued_writes: list[Node] = []
         self._writes: deque[tuple[object, list[Node]]] = deque()
         self._threshold = rules.write_through_hits if params.write_policy == "write_through" else rules.selective_hits
+        self._chains, self._merges = rules.backup_chain, rules.merge_writes
         self._counts = not self.write_back and (self.hicache or rules.plain_counts_hits)
-
-    def _hit(self, node: Node, now: int) -> None:
-        """Count that an insert passed through ``node``; back it up at the policy's threshold."""
-        node.hits += 1
-        if self.hicache and not node.host and node.hits >= self._threshold:
-            self._back_up(node, now)
 
     def _back_up(self, node: Node, now: int) -> None:
         """Copy ``node`` to the host, by rule its uncopied ancestors first; given up where no room can be made."""
         chain = [node]
         above = node.parent
-        while self.rules.backup_chain and above is not None and not above.host:
-            chain.append(above)
-            above = above.parent
+        if self._chains:
+            while above is not None and not above.host:
+                chain.append(above)
+                above = above.parent
         for link in reversed(chain):
             if not self._take_host(link):
                 return
             self.lock(link)
             self.in_flight_writes += 1
-            if self.rules.merge_writes:
+            if self._merges:
                 self._queued_writes.append(link)
             else:
                 self._writes.append((self._transfers.write(link.size, now), [link]))
 
     def _take_host(self, node: Node) -> bool:
         """Take host slots for ``node``, evicting from the host if needed; its host copy counts from now on."""
-        size, every = node.size, self.rules.failed_attempts_count
+        size = node.size
         if self.host_free < size:
-            if every:
+            if self.rules.failed_attempts_count:
                 self.write_failures += 1
             self.evict_host(size if self.rules.host_evicts_full_amount else size - self.host_free)
             if self.host_free < size:
