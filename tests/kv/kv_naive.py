@@ -1,7 +1,7 @@
 """A naive model of SGLang's cache: plain token lists, one object per node, every leaf collected at every eviction.
 
 Written from the rules as the engine states them (a clock reading per node, a second match after an insert, a second
-insert of the prompt, lock counts on every ancestor), so that it shares no shortcut with ``kvsim.kv``. Small worlds only.
+insert of the prompt, lock counts on every ancestor), so that it shares no shortcut with ``kvsim.kv``. For small worlds.
 """
 
 from __future__ import annotations

@@ -54,7 +54,8 @@ class CacheMachine(RuleBasedStateMachine):
     @initialize(world=worlds())
     def start(self, world):
         requests = {
-            str(i): {"in": p, "out": OUT * (i + 1), "priority": world["priorities"][i]} for i, p in enumerate(world["prompts"])
+            str(i): {"in": prompt, "out": OUT * (i + 1), "priority": world["priorities"][i]}
+            for i, prompt in enumerate(world["prompts"])
         }
         self.real = CacheReplay({"meta": world, "requests": requests})
         self.naive = Naive(
@@ -191,7 +192,8 @@ def run(examples, steps):
     run_state_machine_as_test(
         CacheMachine,
         settings=settings(
-            max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=quiet, derandomize=True,
+            max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=quiet,
+            derandomize=True,
         ),
     )
 

@@ -111,7 +111,7 @@ SURVIVES = {
         "prompt_priority_bonus+1": "needs split_at_prompt_end", "prompt_priority_bonus-1": "needs split_at_prompt_end",
         "merge_writes": "copies queued within one op are submitted within it",
         "backup_chain": "the host is larger than the device, so no backup fails for good",
-        "write_back_one_by_one": "only which victim of the same eviction leaves the host again; the naive model decides",
+        "write_back_one_by_one": "only which victim of one eviction leaves the host again; the naive model decides",
     },
     "sglang-0.5.23": {
         "write_through_hits-1": "no node is passed with 0 hits",

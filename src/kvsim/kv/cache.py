@@ -119,9 +119,9 @@ class KvCache(Loading):
     def _renew(self, path: list[Node]) -> None:
         for node in path:
             if node.device and not node.locked and not node.kids:
-                self._device_leaves.renew(node)
+                self._device_leaves.push(node)
             elif not node.device and not node.locked and not node.children:
-                self._host_leaves.renew(node)
+                self._host_leaves.push(node)
 
     def load_back(self, match: Match, holding: Holding, now: int) -> int:
         """Load the host part of ``match`` back, all or nothing: its tokens, 0 if refused. The copy is only queued."""

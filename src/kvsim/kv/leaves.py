@@ -1,7 +1,8 @@
 """Heap of evictable leaves with lazy deletion: same victims as the engine, which collects all leaves at each eviction.
 
 A node is pushed when it may have become a leaf and stays until it reaches the top; there it is thrown away if it is no
-leaf, or sorted in again if its key grew meanwhile. One entry per node: touching a node a thousand times costs nothing.
+leaf, or sorted in again if its key grew meanwhile. One entry per node: touching a node a thousand times costs nothing
+(except under orders whose keys can fall, mru).
 """
 
 from __future__ import annotations
@@ -16,26 +17,27 @@ from kvsim.kv.tree import Node
 class Leaves:
     """The leaves of one tier. ``bit`` marks nodes that have an entry (``Node.queued``)."""
 
-    __slots__ = ("_bit", "_heap", "_key", "_limit", "_on_device")
+    __slots__ = ("_bit", "_falls", "_heap", "_key", "_limit", "_on_device")
 
     def __init__(self, order: Order, *, on_device: bool) -> None:
-        self._key, self._on_device = order.key, on_device
+        self._key, self._falls, self._on_device = order.key, order.falls, on_device
         self._bit = 1 if on_device else 2
         self._heap: list[tuple[Any, int, Node]] = []
         self._limit = 4096
 
     def push(self, node: Node) -> None:
-        """Make sure that ``node``, which is a leaf now, is found."""
+        """Make sure that ``node``, which is a leaf now, is found at its place in the order.
+
+        An old entry does if keys only grow. If they can fall it may be too far back, so another one is made; outdated
+        entries are swept now and then.
+        """
         if not node.queued & self._bit:
             node.queued |= self._bit
             heappush(self._heap, (self._key(node), node.id, node))
-
-    def renew(self, node: Node) -> None:
-        """Enter ``node`` again because its key fell; outdated entries are swept now and then."""
-        node.queued |= self._bit
-        heappush(self._heap, (self._key(node), node.id, node))
-        if len(self._heap) > self._limit:
-            self._sweep()
+        elif self._falls:
+            heappush(self._heap, (self._key(node), node.id, node))
+            if len(self._heap) > self._limit:
+                self._sweep()
 
     def _is_leaf(self, node: Node) -> bool:
         """Tell whether ``node`` can leave this tier now: a device leaf may have children on the host."""
