@@ -130,7 +130,10 @@ def random_specs(rng: random.Random, longest: int, count: int = 30) -> list[Requ
     for number in range(count):
         now += int(rng.expovariate(1 / rng.choice([5, 60, 300])) * MS)
         shared = rng.randrange(3)
-        parts = [(shared * 10_000, rng.randrange(1, longest // 3)), (100_000 + number * 1000, rng.randrange(1, longest // 3))]
+        parts = [
+            (shared * 10_000, rng.randrange(1, longest // 3)),
+            (100_000 + number * 1000, rng.randrange(1, longest // 3)),
+        ]
         if specs and rng.random() < 0.3:
             before = rng.choice(specs)
             if before.prompt_tokens + before.output_tokens < longest // 2:
@@ -143,8 +146,14 @@ def random_specs(rng: random.Random, longest: int, count: int = 30) -> list[Requ
         limit = rng.randrange(1, min(room, 150))
         length = limit if rng.random() < 0.5 else rng.randrange(1, limit + 1)
         spec = RequestSpec(
-            id=str(number), arrival_ps=now, prompt=prompt, prompt_tokens=tokens, output_tokens=length,
-            output_first=10_000_000 + number * 1000, max_new_tokens=limit, priority=rng.randrange(3),
+            id=str(number),
+            arrival_ps=now,
+            prompt=prompt,
+            prompt_tokens=tokens,
+            output_tokens=length,
+            output_first=10_000_000 + number * 1000,
+            max_new_tokens=limit,
+            priority=rng.randrange(3),
             timeout_ps=rng.choice([None, None, None, 200 * MS]),
         )
         specs.append(spec)

@@ -7,7 +7,7 @@ The null block is left out: a pool of ``num_gpu_blocks`` has one usable block fe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,8 +21,60 @@ class Marker(Protocol):
     pending: bool
 
 
+class AnyTable(Protocol):
+    """The blocks one request holds. ``held``: how many.
+
+    ``cached``: how many of them (a prefix) went through hashing.
+    """
+
+    held: int
+    cached: int
+
+
+class Pool(Protocol):
+    """What a scheduler needs of a block pool; ``BlockPool`` says what each name means.
+
+    Tables belong to their own pool.
+    """
+
+    usable: int
+    free: int
+    hashed: int
+    idle_hashed: int
+    evicted: int
+    log: list[int] | None
+    lost: list[int] | None
+    met: list[tuple[Any, Marker]]
+
+    @property
+    def distinct(self) -> int: ...  # noqa: D102
+
+    def table(self) -> Any: ...  # noqa: D102
+
+    def lookup(self, keys: Runs, limit: int) -> int: ...  # noqa: D102
+
+    def idle_hits(self, keys: Runs, hit: int) -> int: ...  # noqa: D102
+
+    def take(self, table: Any, keys: Runs, hit: int) -> None: ...  # noqa: D102
+
+    def grow(self, table: Any, count: int) -> None: ...  # noqa: D102
+
+    def pop(self, count: int) -> object: ...  # noqa: D102
+
+    def cache(self, table: Any, keys: Runs, upto: int) -> None: ...  # noqa: D102
+
+    def release(self, table: Any) -> None: ...  # noqa: D102
+
+    def mark(self, table: Any, start: int, stop: int, marker: Any) -> None: ...  # noqa: D102
+
+    def reset(self) -> bool: ...  # noqa: D102
+
+
 class Block:
-    """One physical block. ``key``: the name of its content, or -1 without a hash; ``refs``: users; links of the free queue."""
+    """One physical block. ``key``: the name of its content, or -1 without a hash; ``refs``: users.
+
+    Links of the free queue.
+    """
 
     __slots__ = ("after", "before", "key", "marks", "refs", "storing")
 
@@ -36,7 +88,10 @@ class Block:
 
 
 class Table:
-    """The blocks one request holds, in order. ``held``: how many; ``cached``: how many of them (a prefix) went through hashing."""
+    """The blocks one request holds, in order. ``held``: how many.
+
+    ``cached``: how many of them (a prefix) went through hashing.
+    """
 
     __slots__ = ("blocks", "cached", "held")
 
@@ -62,10 +117,10 @@ def expand(keys: Runs, start: int, stop: int) -> list[int]:
 class BlockPool:
     """The free queue and the map from content to blocks.
 
-    ``free``: blocks in the queue (those with a hash included); ``hashed``: blocks that carry a hash; ``distinct``: different
-    hashes among them; ``idle_hashed``: free blocks with a hash; ``evicted``: hashes lost to re-use so far.
-    ``met``: (table, marker) for every marked block taken or allocated since the caller last cleared it.
-    ``log``, ``lost``: keys in the order of their eviction, if a list is given (two readers).
+    ``free``: blocks in the queue (those with a hash included); ``hashed``: blocks that carry a hash; ``distinct``:
+    different hashes among them; ``idle_hashed``: free blocks with a hash; ``evicted``: hashes lost to re-use so far.
+    ``met``: (table, marker) for every marked block taken or allocated since the caller last cleared it. ``log``,
+    ``lost``: keys in the order of their eviction, if a list is given (two readers).
     """
 
     def __init__(self, usable: int, unhashed_first: bool = True) -> None:
@@ -77,7 +132,7 @@ class BlockPool:
         self.evicted = 0
         self.log: list[int] | None = None
         self.lost: list[int] | None = None
-        self.met: list[tuple[Table, Marker]] = []
+        self.met: list[tuple[Any, Marker]] = []
         self._by_key: dict[int, list[Block]] = {}
         self._head, self._tail = Block(), Block()
         self._head.after, self._tail.before = self._tail, self._head

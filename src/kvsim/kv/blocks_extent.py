@@ -1,17 +1,18 @@
 """The same block pool as ``blocks.BlockPool``, kept as extents: cost per stretch of blocks, not per block.
 
 An extent is a run of blocks with consecutive names, the same users and neighbouring places in the free queue. The queue
-is a linked list of extents, each reused from its high end down (a request's blocks are released tail first). Free blocks
-without a hash are anonymous: an extent that only counts.
+is a linked list of extents, each reused from its high end down (a request's blocks are released tail first). Free
+blocks without a hash are anonymous: an extent that only counts.
 
-Presence is closed towards the root: whoever uses or releases a block uses or releases its predecessors too, behind it in
-the queue, so a chain's resident blocks are a prefix of it. That holds while every release is tail first, as the
+Presence is closed towards the root: whoever uses or releases a block uses or releases its predecessors too, behind it
+in the queue, so a chain's resident blocks are a prefix of it. That holds while every release is tail first, as the
 scheduler and OffloadingConnector do (SimpleCPUOffloadConnector does not; it runs on ``BlockPool``).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 
 
 class Extent:
-    """Blocks named ``lo .. hi - 1``. ``twins``: all copies of these contents, oldest first, or None if it is the only one.
+    """Blocks named ``lo .. hi - 1``.
 
+    ``twins``: all copies of these contents, oldest first, or None if it is the only one.
     ``following``: the upper part this extent was last cut from (a holder of the whole finds the rest there).
     """
 
@@ -37,7 +39,7 @@ class Extent:
 
 
 class ExtentTable:
-    """The blocks one request holds: ``cached`` hashed ones as (extent, its end when taken), then ``held - cached`` without a hash.
+    """The blocks one request holds: ``cached`` hashed ones as (extent, its end when taken), then bare ones without a hash.
 
     ``tags``: (first, end, markers) for blocks at these places that somebody marked in their former life.
     """
@@ -59,17 +61,22 @@ class ExtentPool:
         self.unhashed_first = unhashed_first
         self.free = 0
         self.hashed = 0
-        self.distinct = 0
+        self._distinct = 0
         self.idle_hashed = 0
         self.evicted = 0
         self.log: list[int] | None = None
         self.lost: list[int] | None = None
-        self.met: list[tuple[ExtentTable | None, Marker]] = []
+        self.met: list[tuple[Any, Marker]] = []
         self._starts: dict[int, Extent] = {}  # the oldest copy of each stretch, by its first name
         self._head, self._tail = Extent(0, 0, 0, False), Extent(0, 0, 0, False)
         self._head.after, self._tail.before = self._tail, self._head
         if usable:
             self._link(self._tail, Extent(0, usable, 0, False))
+
+    @property
+    def distinct(self) -> int:
+        """Different contents among the hashed blocks."""
+        return self._distinct
 
     def table(self) -> ExtentTable:
         """Return an empty table of this pool."""
@@ -106,7 +113,10 @@ class ExtentPool:
             extent = extent.after
 
     def pop(self, count: int, table: ExtentTable | None = None) -> None:
-        """Take ``count`` blocks from the front; hashes they carried are lost. ``table``: who gets them, at ``table.held``."""
+        """Take ``count`` blocks from the front; hashes they carried are lost.
+
+        ``table``: who gets them, at ``table.held``.
+        """
         place = table.held if table is not None else 0
         while count:
             extent = self._head.after
@@ -135,7 +145,7 @@ class ExtentPool:
         self.free -= took
         self.idle_hashed -= took
         self.hashed -= took
-        self.distinct -= took
+        self._distinct -= took
         self.evicted += took
         if extent.hi == extent.lo:
             self._unlink(extent)
@@ -295,7 +305,7 @@ class ExtentPool:
             at = twin.hi
         if at == hi:
             return
-        self.distinct += hi - at
+        self._distinct += hi - at
         if table.pieces:
             last, end = table.pieces[-1]
             if end == at == last.hi and last.refs == 1 and last.twins is None and not last.marks:
@@ -339,7 +349,13 @@ class ExtentPool:
             return
         last = self._tail.before
         assert last is not None
-        if last.lo == extent.hi and last.hashed and self._plain(last) and self._plain(extent) and last is not self._head:
+        if (
+            last.lo == extent.hi
+            and last.hashed
+            and self._plain(last)
+            and self._plain(extent)
+            and last is not self._head
+        ):
             size = extent.hi - extent.lo
             del self._starts[last.lo]
             last.lo = extent.lo
@@ -358,7 +374,11 @@ class ExtentPool:
 
     def _release_bare(self, table: ExtentTable, bare: int) -> None:
         """Blocks without a hash: to the front of the queue (the highest first), or to the back."""
-        tags = [tag for tag in table.tags if tag[1] > table.cached and any(mark.pending for mark in tag[2])] if table.tags else []
+        tags = (
+            [tag for tag in table.tags if tag[1] > table.cached and any(mark.pending for mark in tag[2])]
+            if table.tags
+            else []
+        )
         if tags:
             self._release_tagged(table, tags)
             return
@@ -379,8 +399,10 @@ class ExtentPool:
             edges.update((max(first, table.cached), min(end, table.held)))
         places = sorted(edges)
         parts = []
-        for lo, hi in zip(places, places[1:], strict=False):
-            marks = tuple(dict.fromkeys(mark for first, end, found in tags if first <= lo and hi <= end for mark in found))
+        for lo, hi in pairwise(places):
+            marks = tuple(
+                dict.fromkeys(mark for first, end, found in tags if first <= lo and hi <= end for mark in found)
+            )
             parts.append(Extent(0, hi - lo, 0, False, marks))
         for part in parts if self.unhashed_first else reversed(parts):
             spot = self._head.after if self.unhashed_first else self._tail
@@ -429,5 +451,5 @@ class ExtentPool:
             extent.hashed, extent.twins = False, None
             extent = extent.after
         self._starts.clear()
-        self.hashed = self.distinct = self.idle_hashed = 0
+        self.hashed = self._distinct = self.idle_hashed = 0
         return True

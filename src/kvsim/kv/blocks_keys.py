@@ -3,7 +3,8 @@
 vLLM names a block by a hash of (its parent's name, its own tokens). Here a radix tree over block contents hands out
 integers instead, consecutive along a stretch of a chain, so that a chain of blocks is again a short list of integer
 runs (``content.Runs``). Names never change: splitting a stretch keeps both halves' integers.
-Property used by the block cache: key k + 1, if it exists, is a child of key k, so a chain that contains k + 1 contains k.
+Property used by the block cache: key k + 1, if it exists, is a child of key k, so a chain that contains k + 1 contains
+k.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The CPU tier of vLLM's OffloadingConnector: which keys it holds and whom it evicts (v1/kv_offload/cpu/manager.py, policies/).
+"""The CPU tier of vLLM's OffloadingConnector: which keys it holds, whom it evicts (v1/kv_offload/cpu/manager.py).
 
 Keys are names of block contents (``blocks_keys``). A key is *ready* once its store completed; a ready key without
 running loads is *idle* and may be evicted.
@@ -191,7 +191,10 @@ class ArcTier(CpuTier):
 
 
 class LookupCounts:
-    """How often each key was looked up, for the most recent ``size`` keys (``store_threshold``; v1/kv_offload/reuse_manager.py)."""
+    """How often each key was looked up, for the most recent ``size`` keys (``store_threshold``.
+
+    V1/kv_offload/reuse_manager.py).
+    """
 
     def __init__(self, threshold: int, size: int = 64_000) -> None:
         self.threshold, self.size = threshold, size

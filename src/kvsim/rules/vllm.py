@@ -1,8 +1,8 @@
 """vLLM V1's rules as data: one ``VllmRules`` per engine version, one ``VllmParams`` per engine.
 
-Each field names the engine's file and function that it was read from (paths inside the ``vllm`` package). The recordings
-in shared/oracle_vllm (0.24.0) decide them; 0.19.0 and 0.23.0 are described by vllm_scheduler.md 13 for the plain
-scheduler only: their connectors are not described by any recording, and ``connectors`` says so.
+Each field names the engine's file and function that it was read from (paths inside the ``vllm`` package). The
+recordings in shared/oracle_vllm (0.24.0) decide them; 0.19.0 and 0.23.0 are described by vllm_scheduler.md 13 for the
+plain scheduler only: their connectors are not described by any recording, and ``connectors`` says so.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ class VllmRules:
     """The choices in which engine versions differ.
 
     ``unhashed_first``: a released block without a hash goes to the front of the free queue, not to its back
-    (v1/core/block_pool.py free_blocks; from 0.24.0). ``watermark``: ``scheduler.watermark`` exists (config/scheduler.py;
-    from 0.24.0). ``gpu_memory_utilization``: default of config/cache.py. ``graph_estimate``: the CUDA-graph estimate is
-    subtracted from the KV bytes (v1/worker/gpu_worker.py; VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS). ``prompt_only``: default
-    of ``offload_prompt_only`` (v1/kv_offload/base.py). ``connectors``: the CPU offloading connectors are described.
-    ``counts_every_lookup``: prefix-cache counters count each retry of a waiting request (v1/core/kv_cache_manager.py).
+    (v1/core/block_pool.py free_blocks; from 0.24.0). ``watermark``: ``scheduler.watermark`` exists
+    (config/scheduler.py; from 0.24.0). ``gpu_memory_utilization``: default of config/cache.py. ``graph_estimate``: the
+    CUDA-graph estimate is subtracted from the KV bytes (v1/worker/gpu_worker.py;
+    VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS). ``prompt_only``: default of ``offload_prompt_only``
+    (v1/kv_offload/base.py). ``connectors``: the CPU offloading connectors are described. ``counts_every_lookup``:
+    prefix-cache counters count each retry of a waiting request (v1/core/kv_cache_manager.py).
     """
 
     name: str
@@ -58,7 +59,8 @@ class VllmParams:
     ``async_scheduling``: results lag one step. ``server_limits``: the OpenAI server's length checks apply
     (renderers/params.py); a recording drives the engine below them. ``connector`` "": no CPU tier; ``cpu_blocks``:
     OffloadingConnector: offloaded blocks of ``offload_factor`` GPU blocks each; SimpleCPUOffloadConnector: blocks
-    including its own null block. ``cpu_policy``: lru | arc. ``store_threshold``: lookups before a key is stored (0, 1: all).
+    including its own null block. ``cpu_policy``: lru | arc. ``store_threshold``: lookups before a key is stored (0, 1:
+    all).
     """
 
     rules: VllmRules

@@ -11,7 +11,7 @@ import msgspec
 
 from kvsim.content import canonical, length
 from kvsim.errors import InputError
-from kvsim.rules.vllm import OFFLOADING, RULES, SIMPLE, VllmParams
+from kvsim.rules.vllm import RULES, SIMPLE, VllmParams
 from kvsim.serving.vllm.log import Log
 from kvsim.serving.vllm.scheduler import VllmScheduler
 from kvsim.workload.spec import RequestSpec
@@ -54,10 +54,25 @@ class PassTransfers:
 def params_of(meta: dict[str, Any], rules: str = "vllm-0.24.0") -> VllmParams:
     """Return the settings a recording was made with."""
     names = (
-        "block_size", "num_gpu_blocks", "max_model_len", "max_num_batched_tokens", "max_num_seqs", "long_prefill_token_threshold",
-        "enable_chunked_prefill", "policy", "watermark",
+        "block_size",
+        "num_gpu_blocks",
+        "max_model_len",
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "long_prefill_token_threshold",
+        "enable_chunked_prefill",
+        "policy",
+        "watermark",
     )
-    optional = ("connector", "cpu_blocks", "cpu_policy", "offload_prompt_only", "offload_factor", "store_threshold", "lazy_offload")
+    optional = (
+        "connector",
+        "cpu_blocks",
+        "cpu_policy",
+        "offload_prompt_only",
+        "offload_factor",
+        "store_threshold",
+        "lazy_offload",
+    )
     given = {name: meta[name] for name in names} | {name: meta[name] for name in optional if meta.get(name) is not None}
     return VllmParams(
         rules=RULES[rules],
@@ -72,7 +87,9 @@ def params_of(meta: dict[str, Any], rules: str = "vllm-0.24.0") -> VllmParams:
 class Replay:
     """One recording on its way through the scheduler."""
 
-    def __init__(self, meta: dict[str, Any], requests: dict[str, dict[str, Any]], evicted_names: bool, rules: str = "vllm-0.24.0") -> None:
+    def __init__(
+        self, meta: dict[str, Any], requests: dict[str, dict[str, Any]], evicted_names: bool, rules: str = "vllm-0.24.0"
+    ) -> None:
         self.params = params_of(meta, rules)
         self.log = Log()
         transfers = PassTransfers(meta.get("store_delay", 0), meta.get("load_delay", 0))
@@ -94,8 +111,14 @@ class Replay:
     def _spec(self, number: int, request: dict[str, Any]) -> RequestSpec:
         prompt = canonical(request["in"])
         return RequestSpec(
-            id=str(number), arrival_ps=request["at"], prompt=prompt, prompt_tokens=length(prompt), output_tokens=request["len"],
-            output_first=request["out"], max_new_tokens=request["max"], priority=request.get("prio", 0),
+            id=str(number),
+            arrival_ps=request["at"],
+            prompt=prompt,
+            prompt_tokens=length(prompt),
+            output_tokens=request["len"],
+            output_first=request["out"],
+            max_new_tokens=request["max"],
+            priority=request.get("prio", 0),
         )
 
     def step(self, now: int) -> Row:
@@ -159,7 +182,9 @@ class Replay:
             pool.log.clear()
         row["ld"] = [[int(r.spec.id), local, tokens] for r, local, tokens in log.loads]
         row["defer"] = [int(r.spec.id) for r in log.deferred]
-        row["st"] = log.stored_blocks if self.params.connector == SIMPLE else [[int(r.spec.id), n] for r, n in log.stored]
+        row["st"] = (
+            log.stored_blocks if self.params.connector == SIMPLE else [[int(r.spec.id), n] for r, n in log.stored]
+        )
         row["nost"] = [int(r.spec.id) for r in log.refused]
         row["cev"], row["flush"] = log.cpu_evicted, log.flushed
         for key in [key for key, value in row.items() if not value]:
@@ -190,7 +215,8 @@ MOST_QUIET_PASSES = 200_000
 def compare(data: dict[str, Any], rules: str = "vllm-0.24.0", stop: bool = True) -> tuple[int, int, list[str]]:
     """Replay a recording; return (rows compared, rows that differ, a sentence for each difference).
 
-    Passes that the recording leaves out must be quiet, and after its last row everything ends quietly (unless ``stuck``).
+    Passes that the recording leaves out must be quiet, and after its last row everything ends quietly (unless
+    ``stuck``).
     """
     rows = data["its"]
     replay = Replay(data["meta"], data["requests"], any("evl" in row for row in rows), rules)

@@ -1,7 +1,7 @@
 """The requests that decode one token in every step, kept as sums: a step costs nothing per member.
 
-A *tick* is a step in which every member decodes. A member's counters are what they were when it joined plus the ticks since;
-they are written back when it leaves, ends, or when something unusual happens (``dissolve``).
+A *tick* is a step in which every member decodes. A member's counters are what they were when it joined plus the ticks
+since; they are written back when it leaves, ends, or when something unusual happens (``dissolve``).
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kvsim.content import Runs
-    from kvsim.kv.blocks_extent import ExtentPool
+    from kvsim.kv.blocks import Pool
     from kvsim.serving.vllm.state import VllmRequest
 
 
 class Cohort:
     """Members, and when each leaves.
 
-    ``count``: members; ``tick``: ticks planned; ``settled``: ticks whose result was processed; ``changed``: the last tick with other members than the
-    one before; ``context``: sum of members' computed tokens; ``by_phase``: members that need a block at ticks of that residue.
+    ``count``: members; ``tick``: ticks planned; ``settled``: ticks whose result was processed; ``changed``: the last
+    tick with other members than the one before; ``context``: sum of members' computed tokens; ``by_phase``: members
+    that need a block at ticks of that residue.
     """
 
     def __init__(self, block_size: int, max_model_len: int, overlap: bool, caching: bool) -> None:
@@ -37,7 +38,7 @@ class Cohort:
 
     # ------------------------------------------------------------------ who is in
     def can_join(self, request: VllmRequest) -> bool:
-        """Tell whether a running request decodes plainly from the next step on, and will for at least one more token."""
+        """Tell whether a running request decodes plainly from the next step on, for at least one token."""
         sampled = request.output_done + request.in_flight
         return (
             not request.prefilling
@@ -100,7 +101,7 @@ class Cohort:
         self.by_phase[(request.joined + 1 - request.computed) % self.size] -= 1
 
     # ------------------------------------------------------------------ writing counters back
-    def _write(self, request: VllmRequest, pool: ExtentPool) -> None:
+    def _write(self, request: VllmRequest, pool: Pool) -> None:
         """Bring a request's own counters up to date; from now on they are its state."""
         joined = request.joined
         planned = min(self.tick, request.last_tick) - joined
@@ -112,7 +113,7 @@ class Cohort:
         self._write_table(request, pool)
         request.joined = -1
 
-    def _write_table(self, request: VllmRequest, pool: ExtentPool) -> None:
+    def _write_table(self, request: VllmRequest, pool: Pool) -> None:
         table = request.table
         held = -(-request.computed // self.size)
         if held > table.held:
@@ -122,9 +123,12 @@ class Cohort:
             if upto > table.cached:
                 pool.cache(table, request.keys, upto)
 
-    def refresh(self, pool: ExtentPool) -> None:
+    def refresh(self, pool: Pool) -> None:
         """Hash what the members completed (for counters that somebody reads now); nothing else changes."""
-        for request in (*self.members, *(r for ending in self._ending.values() for r in ending if r not in self.members)):
+        for request in (
+            *self.members,
+            *(r for ending in self._ending.values() for r in ending if r not in self.members),
+        ):
             computed = request.computed
             request.computed += min(self.tick, request.last_tick) - request.joined
             self._write_table(request, pool)
@@ -136,8 +140,11 @@ class Cohort:
             return request.output_done
         return request.output_done + max(min(self.settled, request.last_tick) - request.joined, 0)
 
-    def dissolve(self, pool: ExtentPool) -> list[VllmRequest]:
-        """Write everybody's counters back and empty the cohort; outstanding ticks are settled request by request. Return them."""
+    def dissolve(self, pool: Pool) -> list[VllmRequest]:
+        """Write everybody's counters back and empty the cohort; outstanding ticks are settled request by request.
+
+        Return them.
+        """
         everybody = list(dict.fromkeys([*self.members, *(r for ending in self._ending.values() for r in ending)]))
         everybody.sort(key=_place)
         for tick in range(self.settled + 1, self.tick + 1):
@@ -157,10 +164,11 @@ class Cohort:
         return everybody
 
     # ------------------------------------------------------------------ results
-    def settle(self, count: int, pool: ExtentPool) -> tuple[int, list[VllmRequest], list[VllmRequest]]:
+    def settle(self, count: int, pool: Pool) -> tuple[int, list[VllmRequest], list[VllmRequest]]:
         """Process the next outstanding tick of ``count`` members.
 
-        Return (tokens of members, members that got their last one with all counters written, requests to settle one by one).
+        Return (tokens of members, members that got their last one with all counters written, requests to settle one by
+        one).
         """
         self.settled = tick = self.settled + 1
         one_by_one = self._explicit.pop(tick, None)

@@ -39,7 +39,7 @@ class Connector:
         """Decide this step's stores and submit what precedes the forward (build_connector_meta, start_load_kv)."""
 
     def forwarded(self, step: VllmStep, now: int) -> None:
-        """Do what the worker does after the forward at ``now`` and note what it reports in ``step.report`` (get_finished)."""
+        """Do what the worker does after the forward; what it reports goes to ``step.report`` (get_finished)."""
 
     def process(self, step: VllmStep, now: int) -> list[VllmRequest]:
         """Act on the report of ``step`` (update_connector_output); return the requests whose load completed."""

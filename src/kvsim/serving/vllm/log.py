@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 class Log:
     """The decisions of one pass, in order; ``clear`` starts the next one.
 
-    ``finished``: (request, how); ``admitted``: (request, resumed, computed, tokens); ``loads``: (request, local, tokens);
-    ``stored``: (request, offloaded blocks); ``refused``: requests whose store found no room; ``stored_blocks``: blocks of
-    SimpleCPUOffload's store event; ``cpu_evicted``: CPU blocks; ``flushed``: jobs waited for (Simple: 1 = all).
+    ``finished``: (request, how); ``admitted``: (request, resumed, computed, tokens); ``loads``: (request, local,
+    tokens); ``stored``: (request, offloaded blocks); ``refused``: requests whose store found no room;
+    ``stored_blocks``: blocks of SimpleCPUOffload's store event; ``cpu_evicted``: CPU blocks; ``flushed``: jobs waited
+    for (Simple: 1 = all).
     """
 
     def __init__(self) -> None:

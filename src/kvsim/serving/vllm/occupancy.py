@@ -37,8 +37,9 @@ class DeviceOccupancy:
 class VllmOccupancy:
     """Implements ``serving.port.Occupancy``.
 
-    Blocks count whole. ``device_used``: blocks in use or with a hash; ``device_evictable``: those with a hash and no user.
-    A block re-used for something else is ``demoted`` if the CPU tier holds its content at that moment, else ``dropped``.
+    Blocks count whole. ``device_used``: blocks in use or with a hash; ``device_evictable``: those with a hash and no
+    user. A block re-used for something else is ``demoted`` if the CPU tier holds its content at that moment, else
+    ``dropped``.
     """
 
     def __init__(self, core: VllmCore) -> None:

@@ -1,4 +1,4 @@
-"""vLLM's OffloadingConnector: both its sides (distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py, worker.py)."""
+"""vLLM's OffloadingConnector, both its sides (kv_transfer/kv_connector/v1/offloading/scheduler.py, worker.py)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from kvsim.serving.vllm.state import ENDED, VllmStep
 
 if TYPE_CHECKING:
     from kvsim.serving.port import Transfers
-    from kvsim.serving.vllm.scheduler import VllmScheduler
+    from kvsim.serving.vllm.core import VllmCore
     from kvsim.serving.vllm.state import VllmRequest
 
 
 class Job:
-    """One copy operation of one request. ``pending``: its completion was not processed yet; ``ticket``: None until submitted."""
+    """One copy operation of one request. ``pending``: its completion was not processed yet.
+
+    ``ticket``: None until submitted.
+    """
 
     __slots__ = ("is_load", "keys", "owner", "pending", "reported", "ticket")
 
@@ -32,7 +35,7 @@ class Offloading(Connector):
     present = True
     keeps_engine_stepping = True
 
-    def __init__(self, scheduler: VllmScheduler, transfers: Transfers) -> None:
+    def __init__(self, scheduler: VllmCore, transfers: Transfers) -> None:
         params = scheduler.params
         self.params, self.pool, self.log = params, scheduler.pool, scheduler.log
         self.transfers = transfers
@@ -100,7 +103,7 @@ class Offloading(Connector):
 
     # ------------------------------------------------------------------ the end of schedule()
     def build(self, step: VllmStep, now: int) -> None:
-        """Submit the last pass's stores, wait for what must be finished first, submit loads, decide this pass's stores."""
+        """Submit the last pass's stores, wait for what must be finished, submit loads, decide new stores."""
         for job in self._deferred:
             job.ticket = self.transfers.write(len(job.keys) * self.unit, now)
         self._submitted.extend(self._deferred)
@@ -119,7 +122,12 @@ class Offloading(Connector):
         if self.pool.met:
             users = {id(request.table) for request, _, _ in step.work} | {id(job.owner.table) for job in self._loads}
             for table, job in self.pool.met:  # table None: the cohort's, all of it scheduled
-                if (table is None or id(table) in users) and job.pending and isinstance(job, Job) and job.owner.phase == ENDED:
+                if (
+                    (table is None or id(table) in users)
+                    and job.pending
+                    and isinstance(job, Job)
+                    and job.owner.phase == ENDED
+                ):
                     flushed[job] = None
             self.pool.met.clear()
         for job in flushed:
@@ -215,12 +223,15 @@ class Offloading(Connector):
         self.process(step, now)
 
     def host_tokens(self) -> int:
+        """Return the tokens resident on the CPU."""
         return len(self.tier.entries) * self.unit
 
     def host_evicted_tokens(self) -> int:
+        """Return the tokens that left the CPU tier so far."""
         return self.tier.evicted * self.unit
 
     def holds(self, key: int) -> bool:
+        """Tell whether the CPU tier holds the block of this name."""
         return self.tier.present(key)
 
     def state(self) -> tuple[int, ...]:

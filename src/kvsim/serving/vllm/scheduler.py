@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from kvsim.content import join
 from kvsim.rules.vllm import PRIORITY
 from kvsim.serving.port import ABORTED, REFUSED, Settled
-from kvsim.serving.vllm.core import VllmCore
 from kvsim.serving.vllm.occupancy import DeviceOccupancy, VllmOccupancy
+from kvsim.serving.vllm.passes import Passes
 from kvsim.serving.vllm.state import ENDED, LOADING, RUNNING, VllmRequest, VllmStep
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from kvsim.workload.spec import RequestSpec
 
 
-class VllmScheduler(VllmCore):
+class VllmScheduler(Passes):
     """Implements ``serving.port.Scheduler``.
 
-    An engine pass without tokens takes no time; asynchronously it is processed one pass later like any other (``_empty``).
-    A request waits for its load outside the running list; the machine asks again when a copy completes.
+    An engine pass without tokens takes no time; asynchronously it is processed one pass later like any other
+    (``_empty``). A request waits for its load outside the running list; the machine asks again when a copy completes.
     """
 
     def __init__(self, params: VllmParams, transfers: Transfers, log: Log | None = None) -> None:
@@ -37,7 +37,7 @@ class VllmScheduler(VllmCore):
 
     # ------------------------------------------------------------------ requests in and out
     def submit(self, spec: RequestSpec, now: int) -> VllmRequest:
-        """Queue a request, or refuse it as the server's front end does (renderers/params.py, v1/engine/input_processor.py)."""
+        """Queue a request, or refuse it as the server's front end does (renderers/params.py)."""
         request = VllmRequest(spec, now, self._orders, self.pool.table())
         self._orders += 1
         reason = self._refusal(request) if self.params.server_limits else ""
@@ -94,7 +94,10 @@ class VllmScheduler(VllmCore):
             self._orphans[request] = None
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all cached blocks if none is in use; tell whether it was done (v1/core/block_pool.py reset_prefix_cache)."""
+        """Forget all cached blocks if none is in use.
+
+        Tell whether it was done (v1/core/block_pool.py reset_prefix_cache).
+        """
         return self.pool.reset()
 
     # ------------------------------------------------------------------ the machine's loop
@@ -120,7 +123,7 @@ class VllmScheduler(VllmCore):
         return None
 
     def _break_stall(self, now: int) -> None:
-        """End the first request of a queue that can never move again: the engine would wait for ever, without a word."""
+        """End the first request of a queue that can never move again: the engine would wait for ever."""
         if self.running or self.connector.busy() or not self.has_work():
             self._stuck = 0
             return
@@ -153,7 +156,13 @@ class VllmScheduler(VllmCore):
     def quiet(self, previous: Step | None) -> int:
         """Return how many further passes only repeat the decode step just planned."""
         cohort = self.cohort
-        if self._giving_up or self.entangling or not cohort.count or len(self.running) != cohort.count or self._cohort_step != self.number:
+        if (
+            self._giving_up
+            or self.entangling
+            or not cohort.count
+            or len(self.running) != cohort.count
+            or self._cohort_step != self.number
+        ):
             return 0
         if self.overlap and not self._repeats(previous):
             return 0
@@ -171,7 +180,7 @@ class VllmScheduler(VllmCore):
         return self.cohort.changed < self.cohort.tick
 
     def _shut(self) -> bool:
-        """Tell whether nobody in a queue can be admitted before something ends: no slot, no token, or the first does not fit."""
+        """Tell whether nobody can be admitted before something ends: no slot, no token, or the first does not fit."""
         full = len(self.running) >= self.params.max_num_seqs or self.cohort.count >= self.params.max_num_batched_tokens
         return full or self.refused
 
@@ -202,7 +211,9 @@ class VllmScheduler(VllmCore):
 
     def busy(self) -> bool:
         """Tell whether the engine loop would call ``schedule`` (has_requests)."""
-        return self.has_work() or bool(self._orphans) or (self.connector.keeps_engine_stepping and self.connector.busy())
+        return (
+            self.has_work() or bool(self._orphans) or (self.connector.keeps_engine_stepping and self.connector.busy())
+        )
 
     def counts(self) -> tuple[int, int]:
         """Return (running, waiting) requests; deferred and loading ones wait."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.kv.blocks import Block, BlockPool, expand
+from kvsim.kv.blocks import Block, BlockPool, Table
 from kvsim.serving.vllm.connector import Connector
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kvsim.serving.port import Transfers
-    from kvsim.serving.vllm.scheduler import VllmScheduler
+    from kvsim.serving.vllm.core import VllmCore
     from kvsim.serving.vllm.state import VllmRequest, VllmStep
 
 
@@ -36,19 +36,26 @@ class _Store:
 
 
 class SimpleOffload(Connector):
-    """Eager: stores every confirmed block of scheduled requests once. Lazy: stores what the free queue is about to lose."""
+    """Eager: stores every confirmed block of scheduled requests once.
+
+    Lazy: stores what the free queue is about to lose.
+    """
 
     present = True
 
-    def __init__(self, scheduler: VllmScheduler, transfers: Transfers) -> None:
+    def __init__(self, scheduler: VllmCore, transfers: Transfers) -> None:
         params = scheduler.params
-        self.params, self.pool, self.log = params, scheduler.pool, scheduler.log
+        self.params, self.log = params, scheduler.log
+        assert isinstance(scheduler.pool, BlockPool)
+        self.pool = scheduler.pool
         self.transfers = transfers
         self.cpu = BlockPool(params.cpu_blocks - 1)
         self._pins: dict[VllmRequest, list[Block]] = {}
         self._loads: list[_Load] = []  # decided in this pass
         self._submitted: list[_Load | _Store] = []
-        self._new: dict[int, tuple[list[_Load], _Store | None]] = {}  # pass number -> transfers to submit after its forward
+        self._new: dict[
+            int, tuple[list[_Load], _Store | None]
+        ] = {}  # pass number -> transfers to submit after its forward
         self._in_flight = [0, 0]  # store events, loads
         self._cursor: Block | None = None
 
@@ -129,7 +136,9 @@ class SimpleOffload(Connector):
 
     def _store_confirmed(self, request: VllmRequest, stop: int, room: int, store: _Store) -> int:
         chosen: list[Block] = []
-        blocks, at = request.table.blocks, request.store_from
+        table = request.table
+        assert isinstance(table, Table)
+        blocks, at = table.blocks, request.store_from
         while at < stop:
             block = blocks[at]
             if block.key >= 0 and not block.storing and self.cpu.first(block.key) is None:
@@ -222,12 +231,15 @@ class SimpleOffload(Connector):
         return False
 
     def host_tokens(self) -> int:
+        """Return the tokens resident on the CPU."""
         return self.cpu.hashed * self.params.block_size
 
     def host_evicted_tokens(self) -> int:
+        """Return the tokens that left the CPU tier so far."""
         return self.cpu.evicted * self.params.block_size
 
     def holds(self, key: int) -> bool:
+        """Tell whether the CPU tier holds the block of this name."""
         return self.cpu.first(key) is not None
 
     def state(self) -> tuple[int, ...]:

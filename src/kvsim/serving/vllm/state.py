@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from kvsim.content import Runs
-    from kvsim.kv.blocks import Table
+    from kvsim.kv.blocks import AnyTable
     from kvsim.workload.spec import RequestSpec
 
 #: Where a request stands (v1/request.py RequestStatus). LOADING: WAITING_FOR_REMOTE_KVS.
@@ -25,21 +25,42 @@ class VllmRequest(Request):
     """A request under the vLLM rules.
 
     ``computed``: num_computed_tokens; ``in_flight``: num_output_placeholders (async: sampled tokens not yet known);
-    ``order``: arrival order; ``step``: number of the last step that scheduled it; ``resumed``: it was preempted before it last
-    waited; ``loaded``: a load of it completed and it was not promoted yet; ``load_pending``: it started a load and has not run
-    since; ``prefilling``: it is admitted and its known tokens are not all computed. ``store_from``: the connector's cursor.
-    ``outputs``: how many tokens it will generate; ``place``: order of admissions (the running list is sorted by it).
-    ``joined``, ``last_tick``: its ticks in the cohort (joined < 0: not in it). ``entangled``: another live request contains blocks that
-    it will generate, so it never joins. ``own_key``: name of its first block with generated tokens.
+    ``order``: arrival order; ``step``: number of the last step that scheduled it; ``resumed``: it was preempted before
+    it last waited; ``loaded``: a load of it completed and it was not promoted yet; ``load_pending``: it started a load
+    and has not run since; ``prefilling``: it is admitted and its known tokens are not all computed. ``store_from``: the
+    connector's cursor. ``outputs``: how many tokens it will generate; ``place``: order of admissions (the running list
+    is sorted by it). ``joined``, ``last_tick``: its ticks in the cohort (joined < 0: not in it). ``entangled``: another
+    live request contains blocks that it will generate, so it never joins. ``own_key``: name of its first block with
+    generated tokens.
     """
 
     __slots__ = (
-        "computed", "in_flight", "keys", "limit", "load_pending", "load_start", "loaded", "order", "phase", "prefilling", "priority", "prompt",
-        "entangled", "joined", "last_tick", "outputs", "own_key", "place",
-        "resumed", "step", "store_from", "table", "total_limit",
+        "computed",
+        "entangled",
+        "in_flight",
+        "joined",
+        "keys",
+        "last_tick",
+        "limit",
+        "load_pending",
+        "load_start",
+        "loaded",
+        "order",
+        "outputs",
+        "own_key",
+        "phase",
+        "place",
+        "prefilling",
+        "priority",
+        "prompt",
+        "resumed",
+        "step",
+        "store_from",
+        "table",
+        "total_limit",
     )
 
-    def __init__(self, spec: RequestSpec, now: int, order: int, table: Table) -> None:
+    def __init__(self, spec: RequestSpec, now: int, order: int, table: AnyTable) -> None:
         super().__init__(spec, now)
         self.prompt = spec.prompt_tokens
         self.limit = spec.output_tokens if spec.max_new_tokens is None else spec.max_new_tokens
@@ -80,9 +101,10 @@ class VllmRequest(Request):
 
 
 class VllmStep(Step):
-    """One pass of ``schedule``: ``work`` holds (request, tokens, sampled) in scheduling order; ``number`` counts passes.
+    """One pass of ``schedule``: ``work`` holds (request, tokens, sampled) in scheduling order.
 
-    ``cohort``: members of the cohort that decode in it. ``report``: what the connector's worker reported.
+    ``number`` counts passes.     ``cohort``: members of the cohort that decode in it. ``report``: what the connector's
+    worker reported.
     """
 
     __slots__ = ("cohort", "forwarded", "number", "preempted", "report", "work")
@@ -156,22 +178,28 @@ class PriorityQueue(Queue):
         return (request for _, _, request in sorted(self._heap, key=lambda item: item[:2]))
 
     def add(self, request: VllmRequest) -> None:
+        """Put a request in."""
         heapq.heappush(self._heap, (request.priority, request.order, request))
 
     def put_first(self, request: VllmRequest) -> None:
+        """Put a request back."""
         self.add(request)
 
     def put_all_first(self, requests: Iterable[VllmRequest]) -> None:
+        """Put requests back."""
         for request in requests:
             self.add(request)
 
     def head(self) -> VllmRequest:
+        """Return the next request without taking it."""
         return self._heap[0][2]
 
     def pop(self) -> VllmRequest:
+        """Take the next request."""
         return heapq.heappop(self._heap)[2]
 
     def remove(self, request: VllmRequest) -> bool:
+        """Take a certain request out; tell whether it was here."""
         kept = [item for item in self._heap if item[2] is not request]
         found = len(kept) < len(self._heap)
         if found:
