@@ -9,13 +9,7 @@ from __future__ import annotations
 from math import hypot
 
 from kvsim.cost.inputs import AnalyticInputs, PrefillKernel
-from kvsim.cost.piecewise import Curve, PiecewiseDecode
-
-PS_PER_S = 1e12
-#: Largest error of a straight piece to the formula, relative to the step; docs state <= 0.2 %, the pieces are made finer.
-TOLERANCE = 0.001
-FARTHEST_CONTEXT = 1 << 27
-NARROWEST = 64
+from kvsim.cost.piecewise import PS_PER_S, Curve, PiecewiseDecode, straight_pieces
 
 
 def soft_max(a: float, b: float, p: float) -> float:
@@ -250,30 +244,8 @@ class AnalyticTime(PiecewiseDecode):
         return int(time * self._scale_ps + 0.5)
 
     def _make_curve(self, batch: int) -> Curve:
-        knots = {0, batch, FARTHEST_CONTEXT} | {batch * 4**k for k in range(3, 14) if batch * 4**k < FARTHEST_CONTEXT}
-        if self.inputs.decode.c1:
-            knots.add(round(self.inputs.decode.c1 * batch))
-        starts = sorted(knots)
-        points: list[int] = [starts[0]]
-        for left, right in zip(starts, starts[1:], strict=False):
-            self._refine(batch, left, right, points)
-        values = [int(self.decode_s(batch, s) * PS_PER_S + 0.5) for s in points]
-        slopes = [
-            (v1 - v0) // (s1 - s0) for s0, s1, v0, v1 in zip(points, points[1:], values, values[1:], strict=False)
-        ]
-        return points, values, [*slopes, slopes[-1]]
-
-    def _refine(self, batch: int, left: int, right: int, points: list[int]) -> None:
-        """Append the ends of straight pieces over (left, right] that stay within the tolerance."""
-        low, high = self.decode_s(batch, left), self.decode_s(batch, right)
-        for part in (0.25, 0.5, 0.75):
-            exact = self.decode_s(batch, left + (right - left) * part)
-            if abs(low + (high - low) * part - exact) > TOLERANCE * exact and right - left > NARROWEST:
-                middle = (left + right) // 2
-                self._refine(batch, left, middle, points)
-                self._refine(batch, middle, right, points)
-                return
-        points.append(right)
+        kink = round(self.inputs.decode.c1 * batch)
+        return straight_pieces(lambda context: self.decode_s(batch, context), batch, (kink,))
 
     def curve_error(self, batch: int, contexts: list[int]) -> float:
         """Return the largest relative difference of the integer pieces to the formula over these summed contexts."""
