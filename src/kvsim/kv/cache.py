@@ -85,6 +85,7 @@ class KvCache(Loading):
         )
         super().__init__(params, transfers)
         self.radix = radix
+        self._counts_once, self._restored_count = rules.request_counts_once, rules.restored_nodes_count
         self._raises_lower_part = rules.raise_priority_before_split and self.hicache
 
     @classmethod
@@ -112,7 +113,6 @@ class KvCache(Loading):
         host = 0
         while not node.device:
             host += node.size
-            assert node.parent is not None
             node = node.parent
         return Match(matched - host, host, node, best)
 
@@ -162,8 +162,7 @@ class KvCache(Loading):
             self._renew(path if lower is None else [*path, lower])
         if lower is not None and self._raises_lower_part and priority > lower.priority:
             lower.priority = priority
-        once = holding.inserted if self.rules.request_counts_once else 0
-        restored_count = self.rules.restored_nodes_count
+        once = holding.inserted if self._counts_once else 0
         end = adopted = 0
         last = self.root
         for node in path:
@@ -178,7 +177,7 @@ class KvCache(Loading):
                 adopted += node.size
                 if self._reclaims:
                     self._register(node)
-                if not restored_count:
+                if not self._restored_count:
                     continue
             if counts and end > once:
                 node.hits += 1
@@ -214,16 +213,14 @@ class KvCache(Loading):
             return
         start = size - node.size
         while start >= prompt:
-            assert node.parent is not None
             node = node.parent
             start -= node.size
         if start + node.size > prompt:
             node = self._split(node, prompt - start, self.clock)
         priority = holding.priority + self.rules.prompt_priority_bonus
-        step: Node | None = node
-        while step is not None and step.priority < priority:
-            step.priority = priority
-            step = step.parent
+        while node is not self.root and node.priority < priority:
+            node.priority = priority
+            node = node.parent
 
     def _store(self, holding: Holding, upto: int, now: int, counts: bool) -> Node:
         """Insert the first ``upto`` tokens, floored to pages; duplicates of what was there already are freed."""

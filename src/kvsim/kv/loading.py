@@ -58,7 +58,6 @@ class Loading(Writing):
         step = best
         while not step.device:
             nodes.append(step)
-            assert step.parent is not None
             step = step.parent
         if not self._room_for_load(tokens, now):
             if not self._defects:
@@ -125,7 +124,6 @@ class Loading(Writing):
         step = load.node
         while step is not self.root:
             self._register(step)
-            assert step.parent is not None
             step = step.parent
 
     def _split(self, node: Node, size: int, now: int) -> Node:

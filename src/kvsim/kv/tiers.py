@@ -75,34 +75,30 @@ class Tiers(Tree, Pools):
     def lock(self, node: Node) -> None:
         """Lock the path from ``node`` to the root against eviction from either tier. Cost: nodes that were unlocked."""
         node.own += 1
-        step: Node | None = node
-        while step is not None:
-            step.locked += 1
-            if step.locked > 1:
-                return
-            if step.device:
-                self.evictable -= step.size
-                self.protected += step.size
-            step = step.parent
+        node.locked = locks = node.locked + 1
+        while locks == 1:
+            if node.device:
+                self.evictable -= node.size
+                self.protected += node.size
+            node = node.parent
+            node.locked = locks = node.locked + 1
 
     def unlock(self, node: Node) -> None:
         """Release one lock taken on ``node``."""
         if not node.own:
             raise InvariantError(f"node {node.id} is unlocked more often than locked")
         node.own -= 1
-        step: Node | None = node
-        while step is not None:
-            step.locked -= 1
-            if step.locked:
-                return
-            if step.device:
-                self.protected -= step.size
-                self.evictable += step.size
-                if not step.kids:
-                    self._device_leaves.push(step)
-            elif not step.children:
-                self._host_leaves.push(step)
-            step = step.parent
+        node.locked = locks = node.locked - 1
+        while not locks:
+            if node.device:
+                self.protected -= node.size
+                self.evictable += node.size
+                if not node.kids:
+                    self._device_leaves.push(node)
+            elif not node.children:
+                self._host_leaves.push(node)
+            node = node.parent
+            node.locked = locks = node.locked - 1
 
     # -- residence --
 
@@ -110,9 +106,7 @@ class Tiers(Tree, Pools):
         """``node`` gets device slots, taken elsewhere."""
         node.device = True
         node.stale = False
-        parent = node.parent
-        assert parent is not None
-        parent.kids += 1
+        node.parent.kids += 1
         if node.locked:
             self.protected += node.size
         else:
@@ -143,7 +137,6 @@ class Tiers(Tree, Pools):
     def _drop(self, node: Node) -> None:
         """``node``, an unlocked device leaf without host copy, leaves the tree with all below it (host only)."""
         parent = node.parent
-        assert parent is not None
         self._release(node)
         self.dropped += node.size
         if self.on_event:
@@ -159,15 +152,14 @@ class Tiers(Tree, Pools):
             node = stack.pop()
             stack.extend(node.children.values())
             self._lose_host_copy(node)
-            node.parent = None
+            node.parent = None  # type: ignore[assignment]
             node.children.clear()
         top.children.clear()
 
     def _detach(self, node: Node) -> None:
         parent = node.parent
-        assert parent is not None
         del parent.children[node.edge]
-        node.parent = None
+        node.parent = None  # type: ignore[assignment]
         if not parent.device:
             parent.stale = False
             if not parent.children and not parent.locked:
@@ -197,7 +189,6 @@ class Tiers(Tree, Pools):
             released += node.size
             if node.host:
                 self._demote(node)
-                assert node.parent is not None
                 self._one_kid_less(node.parent)
             else:
                 self._drop(node)

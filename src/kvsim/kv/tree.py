@@ -28,7 +28,8 @@ class Node:
     children, so a node is path-locked if and only if ``locked`` > 0 (the engine's lock_ref is the sum of ``own`` over
     the subtree). ``kids``: children on the device. ``queued``: bits of the leaf heaps it is in. ``load``: the load-back
     in flight that restored it (kept only where host duplicates are reclaimed). ``stale``: 0.5.9's stale host leaf
-    (defects kept).
+    (defects kept). ``parent`` is None for the root and for a node that has left the tree, and typed as if it never
+    were: walks end at the root, which is always locked and on both tiers.
     """
 
     __slots__ = (
@@ -37,7 +38,8 @@ class Node:
     )
 
     def __init__(self, number: int, key: Runs, size: int, parent: Node | None, edge: Any, now: int) -> None:
-        self.id, self.key, self.size, self.parent, self.edge = number, key, size, parent, edge
+        self.id, self.key, self.size, self.edge = number, key, size, edge
+        self.parent: Node = parent  # type: ignore[assignment]
         self.children: dict[Any, Node] = {}
         self.device = self.host = self.stale = False
         self.own = self.locked = self.kids = self.queued = self.hits = self.priority = 0
@@ -109,42 +111,40 @@ class Tree:
         Returns the nodes that match, the tokens matched, the cursor (run, offset) behind them, and the lower part of a
         split node or None. Cost per node and run.
         """
-        page, node, path, matched, at, offset = self.page, self.root, [], 0, 0, 0
+        page, children, left, at, offset = self.page, self.root.children, limit, 0, 0
+        path: list[Node] = []
         self.clock = now = self.clock + 2
-        while matched < limit:
+        while left:
             first, count = runs[at]
-            edge: Any = first + offset if count - offset >= page else piece(runs, at, offset, page)
-            if namespace and node is self.root:
+            if offset:
+                first += offset
+                count -= offset
+            edge: Any = first if count >= page else piece(runs, at, offset, page)
+            if namespace and left == limit:
                 edge = (namespace, edge)
-            child = node.children.get(edge)
+            child = children.get(edge)
             if child is None:
                 break
             child.last = now
             key, size = child.key, child.size
-            span = len(key) - 1
-            if span == 0:
-                same = count - offset
-                if same > size:
-                    same = size
-            else:
-                same = agreement(key, runs, at, offset)
-            if same > limit - matched:
-                same = limit - matched
+            single = len(key) == 1
+            same = count if single else agreement(key, runs, at, offset)
+            if same > left:
+                same = left
             if same < size:
                 same -= same % page
-                lower = child
-                child = self._split(child, same, now)
-                path.append(child)
-                return path, matched + same, *self._forward(runs, at, offset, same), lower
+                path.append(self._split(child, same, now))
+                return path, limit - left + same, *self._forward(runs, at, offset, same), child
             path.append(child)
-            node = child
-            matched += size
-            offset = (offset if span == 0 else 0) + key[span][1]
-            at += span
-            if offset == runs[at][1]:
-                at += 1
-                offset = 0
-        return path, matched, at, offset, None
+            children = child.children
+            left -= size
+            if single and size < count:
+                offset += size
+            elif single:
+                at, offset = at + 1, 0
+            else:
+                at, offset = self._forward(runs, at, offset, size)
+        return path, limit - left, at, offset, None
 
     @staticmethod
     def _forward(runs: Runs, at: int, offset: int, size: int) -> tuple[int, int]:
@@ -161,7 +161,6 @@ class Tree:
         The lower part keeps its identity, so locks and copies in flight that point to it cover both parts.
         """
         parent = node.parent
-        assert parent is not None
         self._numbers = number = self._numbers + 1
         upper = Node(number, piece(node.key, 0, 0, size), size, parent, node.edge, now)
         if self._split_keeps_creation_time:

@@ -32,21 +32,26 @@ class Writing(Tiers):
 
     def _back_up(self, node: Node, now: int) -> None:
         """Copy ``node`` to the host, by rule its uncopied ancestors first; given up where no room can be made."""
+        if not self._chains or node.parent.host:
+            self._copy(node, now)
+            return
         chain = [node]
-        above = node.parent
-        if self._chains:
-            while above is not None and not above.host:
-                chain.append(above)
-                above = above.parent
-        for link in reversed(chain):
-            if not self._take_host(link):
-                return
-            self.lock(link)
-            self.in_flight_writes += 1
-            if self._merges:
-                self._queued_writes.append(link)
-            else:
-                self._writes.append((self._transfers.write(link.size, now), [link]))
+        while not chain[-1].parent.host:
+            chain.append(chain[-1].parent)
+        while chain and self._copy(chain.pop(), now):
+            pass
+
+    def _copy(self, node: Node, now: int) -> bool:
+        """Start or queue the copy of one node and lock its path until it is acknowledged; False: no host room."""
+        if not self._take_host(node):
+            return False
+        self.lock(node)
+        self.in_flight_writes += 1
+        if self._merges:
+            self._queued_writes.append(node)
+        else:
+            self._writes.append((self._transfers.write(node.size, now), [node]))
+        return True
 
     def _take_host(self, node: Node) -> bool:
         """Take host slots for ``node``, evicting from the host if needed; its host copy counts from now on."""
@@ -103,7 +108,6 @@ class Writing(Tiers):
         at = max(now, self.stall_until)
         while released < tokens and (node := self._device_leaves.pop()) is not None:
             parent = node.parent
-            assert parent is not None
             clean = node.host
             if not clean and not self._write_now(node, at):
                 if self._no_host_room(node):
