@@ -39,7 +39,7 @@ class Extent:
 
 
 class ExtentTable:
-    """The blocks one request holds: ``cached`` hashed ones as (extent, its end when taken), then bare ones without a hash.
+    """The blocks one request holds: ``cached`` hashed ones as (extent, its end when taken), then bare ones.
 
     ``tags``: (first, end, markers) for blocks at these places that somebody marked in their former life.
     """
