@@ -1,0 +1,41 @@
+"""The scenario as a person writes it: one schema, one file per block."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from kvsim.config.schema.engine import SglangEngine
+from kvsim.config.schema.machine import AnalyticCosts, Cost, Costs, Links, Run, Slo, Study, TopologyLinks
+from kvsim.config.schema.types import Block, Name, PositiveCount
+from kvsim.config.schema.workload import Clients, Workload
+
+__all__ = ["Scenario"]
+
+
+def _default_kind(kind: str) -> BeforeValidator:
+    def add(value: object) -> object:
+        return {"kind": kind, **value} if isinstance(value, dict) and "kind" not in value else value
+
+    return BeforeValidator(add)
+
+
+class Scenario(Block):
+    """Everything one simulation needs."""
+
+    hardware: Name | dict[str, Any]
+    model: Name | dict[str, Any]
+    engine: SglangEngine = SglangEngine()
+    costs: Annotated[Costs, _default_kind("analytic")] = AnalyticCosts()
+    links: Annotated[Links, _default_kind("topology")] = TopologyLinks()
+    workload: Annotated[Workload, _default_kind("trace")] | None = None
+    clients: Clients = Clients()
+    slo: Slo | None = None
+    run: Run = Run()
+    study: Study = Study()
+    replicas: PositiveCount = 1
+    router: Name = "round_robin"
+    cost: Cost = Cost()
+    include: list[Name] = Field(default_factory=list)
+    title: Name | None = None
