@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from kvsim.content import canonical, length
-from kvsim.errors import InputError
-from kvsim.rules.vllm import RULES, SIMPLE, VllmParams
+from kvsim.errors import TraceError
+from kvsim.rules.vllm import RULES, SIMPLE, VllmParams, VllmRules
 from kvsim.serving.vllm.log import Log
 from kvsim.serving.vllm.scheduler import VllmScheduler
+from kvsim.verify.cache_replay import Mismatch, ReplayResult, load_recording
 from kvsim.workload.spec import RequestSpec
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class PassTransfers:
         return now
 
 
-def params_of(meta: dict[str, Any], rules: str = "vllm-0.24.0") -> VllmParams:
+def params_of(meta: dict[str, Any], rules: VllmRules) -> VllmParams:
     """Return the settings a recording was made with."""
     names = (
         "block_size",
@@ -75,7 +74,7 @@ def params_of(meta: dict[str, Any], rules: str = "vllm-0.24.0") -> VllmParams:
     )
     given = {name: meta[name] for name in names} | {name: meta[name] for name in optional if meta.get(name) is not None}
     return VllmParams(
-        rules=RULES[rules],
+        rules=rules,
         scheduler_reserve_full_isl=meta["reserve_full_isl"],
         enable_prefix_caching=meta["prefix_caching"],
         async_scheduling=meta["async"],
@@ -88,7 +87,11 @@ class Replay:
     """One recording on its way through the scheduler."""
 
     def __init__(
-        self, meta: dict[str, Any], requests: dict[str, dict[str, Any]], evicted_names: bool, rules: str = "vllm-0.24.0"
+        self,
+        meta: dict[str, Any],
+        requests: dict[str, dict[str, Any]],
+        evicted_names: bool,
+        rules: VllmRules,
     ) -> None:
         self.params = params_of(meta, rules)
         self.log = Log()
@@ -197,60 +200,68 @@ class Replay:
         return set(row) <= {"it", "dec", "s"}
 
 
-def load(path: Path) -> dict[str, Any]:
-    """Read a recording; InputError if it is none of this format."""
-    try:
-        data = msgspec.json.decode(path.read_bytes())
-    except (msgspec.DecodeError, OSError) as error:
-        raise InputError(f"{path}: {error}") from None
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise InputError(f"{path}: not a recording of format {FORMAT}")
-    return data
-
-
 #: After its last row a recording's world must come to rest within so many passes.
 MOST_QUIET_PASSES = 200_000
 
 
-def compare(data: dict[str, Any], rules: str = "vllm-0.24.0", stop: bool = True) -> tuple[int, int, list[str]]:
-    """Replay a recording; return (rows compared, rows that differ, a sentence for each difference).
+def rules_of(recording: dict[str, Any]) -> VllmRules:
+    """Return the rule set of the engine version that a recording's ``source`` names."""
+    words = str(recording.get("source", "vllm 0.24.0")).replace(",", " ").split()
+    name = "-".join(words[:2])
+    if name not in RULES:
+        raise TraceError("source", None, f"no rules for '{' '.join(words[:2])}'; known: {', '.join(sorted(RULES))}")
+    return RULES[name]
 
-    Passes that the recording leaves out must be quiet, and after its last row everything ends quietly (unless
-    ``stuck``).
+
+def replay_vllm(recording: dict[str, Any], file: str = "", rules: VllmRules | None = None) -> ReplayResult:
+    """Replay a recording and compare every field of every row; stops at the first difference.
+
+    Passes that the recording leaves out must be quiet, and after its last row everything ends quietly (unless ``stuck``).
+    TraceError if the recording lacks something.
     """
-    rows = data["its"]
-    replay = Replay(data["meta"], data["requests"], any("evl" in row for row in rows), rules)
-    expected = {row["it"]: row for row in rows}
-    wrong: list[str] = []
-    bad = 0
-    for now in range(1, max(expected, default=0) + 1):
-        faults = _faults(replay, expected.get(now), now)
-        if faults:
-            bad += 1
-            wrong.extend(faults)
-            if stop:
-                break
-    if not wrong and not data["meta"].get("stuck"):
-        wrong.extend(_ending(replay, max(expected, default=0)))
-        bad += bool(wrong)
-    return len(rows), bad, wrong
+    rows = recording.get("its", [])
+    try:
+        chosen = rules or rules_of(recording)
+        replay = Replay(recording["meta"], recording["requests"], any("evl" in row for row in rows), chosen)
+        expected = {row["it"]: (index, row) for index, row in enumerate(rows)}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise TraceError(file, None, f"not a complete recording of format {FORMAT}: {error!r}") from None
+    last, before = max(expected, default=0), -1
+    for now in range(1, last + 1):
+        index, want = expected.get(now, (before, None))
+        mismatch = _mismatch(replay, rows, index, want, now)
+        if mismatch is not None:
+            return ReplayResult(file, chosen.name, index + 1, len(rows), 1, mismatch)
+        before = index
+    mismatch = None if recording["meta"].get("stuck") else _ending(replay, rows, last)
+    return ReplayResult(file, chosen.name, len(rows), len(rows), int(mismatch is not None), mismatch)
 
 
-def _faults(replay: Replay, want: Row | None, now: int) -> list[str]:
+def _mismatch(replay: Replay, rows: list[Row], index: int, want: Row | None, now: int) -> Mismatch | None:
     got = replay.step(now)
     if want is None:
         if replay.quiet(got):
-            return []
-        want = {"it": now, "s": got["s"]}
-    fields = [key for key in sorted(set(got) | set(want)) if got.get(key) != want.get(key)]
-    return [f"it {now}: {key}: expected {want.get(key)}, got {got.get(key)}" for key in fields]
+            return None
+        want = {"it": now, "s": got["s"], "dec": got.get("dec")}
+    for key in sorted(set(got) | set(want)):
+        if got.get(key) != want.get(key):
+            around = {"row": want, "got": got, "before": rows[max(0, index - 3) : max(index, 0)]}
+            return Mismatch(index, f"it {now}: {key}", want.get(key), got.get(key), around)
+    return None
 
 
-def _ending(replay: Replay, last: int) -> list[str]:
+def _ending(replay: Replay, rows: list[Row], last: int) -> Mismatch | None:
     now = last
     while replay.scheduler.has_work() and now < last + MOST_QUIET_PASSES:
         now += 1
-        faults = _faults(replay, None, now)
-        if faults:
-            return [f"after the last row: {fault}" for fault in faults]
-    return ["after the last row: some requests never end"] if replay.scheduler.has_work() else []
+        mismatch = _mismatch(replay, rows, len(rows), None, now)
+        if mismatch is not None:
+            return mismatch
+    if replay.scheduler.has_work():
+        return Mismatch(-1, "end", "all requests ended", [r.spec.id for r in replay.scheduler.pending()])
+    return None
+
+
+def replay_vllm_file(path: Path, rules: VllmRules | None = None) -> ReplayResult:
+    """Replay the recording in ``path``; TraceError if it is none of this format."""
+    return replay_vllm(load_recording(path, FORMAT), str(path), rules)
