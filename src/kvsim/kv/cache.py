@@ -7,11 +7,11 @@ A version of the engine is a ``SglangRules``; there is one cache.
 
 from __future__ import annotations
 
-from kvsim.content import Runs, cut, join
+from kvsim.content import Runs, join
 from kvsim.errors import InvariantError
 from kvsim.kv.loading import Loading, Match
 from kvsim.kv.tiers import Transfers
-from kvsim.kv.tree import Node, piece
+from kvsim.kv.tree import NOWHERE, Cursor, Node, forward, piece
 from kvsim.rules.sglang import SglangParams, SglangRules
 
 __all__ = ["ENDLESS", "Holding", "KvCache", "Match"]
@@ -19,7 +19,7 @@ __all__ = ["ENDLESS", "Holding", "KvCache", "Match"]
 ENDLESS = 1 << 50
 
 
-class Holding:
+class Holding(Cursor):
     """The KV state of one request: its content, how far it is computed, what of it the tree owns, its lock.
 
     ``runs``: prompt followed by as many generated tokens as anybody may ask for (matching is limited by a count, so
@@ -28,16 +28,13 @@ class Holding:
     ``inserted``: leading tokens this request inserted and counted already (0.5.23). ``node``: the last node, locked.
     """
 
-    __slots__ = (
-        "committed", "inserted", "namespace", "node", "output_first", "outputs", "owned", "priority", "prompt_tokens",
-        "runs",
-    )
+    __slots__ = ("committed", "inserted", "node", "output_first", "outputs", "owned", "priority", "prompt_tokens")
 
     def __init__(
         self, prompt: Runs, prompt_tokens: int, output_first: int, *, namespace: str = "", priority: int = 0
     ) -> None:
-        self.namespace, self.priority = namespace, priority
-        self.runs = join(prompt, ((output_first, ENDLESS),))
+        super().__init__(join(prompt, ((output_first, ENDLESS),)), namespace)
+        self.priority = priority
         self.prompt_tokens, self.output_first = prompt_tokens, output_first
         self.outputs = 0
         self.committed = self.owned = self.inserted = 0
@@ -104,24 +101,24 @@ class KvCache(Loading):
         limit -= limit % self.page
         if limit <= 0 or not self.radix:
             return Match(0, 0, self.root, self.root)
-        path, matched, _, _, lower = self._descend(holding.runs, limit, holding.namespace)
-        if not path:
-            return Match(0, 0, self.root, self.root)
+        lower = self._descend(holding, limit)
         if self._renewing:
-            self._renew(path if lower is None else [*path, lower])
-        best = node = path[-1]
+            self._renew(lower or holding.node_seen)
+        best = node = holding.node_seen
         host = 0
         while not node.device:
             host += node.size
             node = node.parent
-        return Match(matched - host, host, node, best)
+        return Match(holding.seen - host, host, node, best)
 
-    def _renew(self, path: list[Node]) -> None:
-        for node in path:
+    def _renew(self, node: Node) -> None:
+        """Enter the leaves among ``node`` and what is above it again: a touch made their keys fall."""
+        while node is not self.root:
             if node.device and not node.locked and not node.kids:
                 self._device_leaves.push(node)
             elif not node.device and not node.locked and not node.children:
                 self._host_leaves.push(node)
+            node = node.parent
 
     def load_back(self, match: Match, holding: Holding, now: int) -> int:
         """Load the host part of ``match`` back, all or nothing: its tokens, 0 if refused. The copy is only queued."""
@@ -154,22 +151,21 @@ class KvCache(Loading):
         Each node passed can count a hit and be backed up before the walk goes on, which may evict host nodes further
         down.
         """
-        runs, priority = holding.runs, holding.priority
         if not size:
             return self.root, 0
-        path, matched, at, offset, lower = self._descend(runs, size, holding.namespace)
+        priority = holding.priority
+        lower = self._descend(holding, size)
+        last, matched = holding.node_seen, holding.seen
         if self._renewing:
-            self._renew(path if lower is None else [*path, lower])
+            self._renew(lower or last)
         if lower is not None and self._raises_lower_part and priority > lower.priority:
             lower.priority = priority
         once = holding.inserted if self._counts_once else 0
         end = adopted = 0
-        last = self.root
-        for node in path:
+        for node in self._path(last):
             if node.parent is None:
-                return self._append(holding, cut(runs, end, size), size - end, last, counts, now, adopted)
+                return self._regrow(holding, end, size, counts, now, adopted)
             end += node.size
-            last = node
             if priority > node.priority:
                 node.priority = priority
             if not node.device:
@@ -185,23 +181,40 @@ class KvCache(Loading):
                     self._back_up(node, now)
         if matched == size:
             return last, adopted
-        rest = size - matched
-        return self._append(holding, piece(runs, at, offset, rest), rest, last, counts, now, adopted)
+        return self._append(holding, size, counts, now), adopted + size - matched
 
-    def _append(
-        self, holding: Holding, key: Runs, size: int, parent: Node, counts: bool, now: int, adopted: int
+    def _path(self, node: Node) -> list[Node]:
+        """Return the nodes from below the root down to ``node``."""
+        path: list[Node] = []
+        while node is not self.root:
+            path.append(node)
+            node = node.parent
+        path.reverse()
+        return path
+
+    def _regrow(
+        self, holding: Holding, end: int, size: int, counts: bool, now: int, adopted: int
     ) -> tuple[Node, int]:
-        """Attach the rest of an insert as a new leaf on the device; it counts its first hit at once."""
-        leaf = self._new_leaf(key, size, parent, holding.namespace)
+        """Go on with an insert whose own backups evicted the host nodes behind ``end`` tokens: the rest is a new leaf."""
+        holding.node_seen = NOWHERE
+        self._descend(holding, end)
+        return self._append(holding, size, counts, now), adopted + size - end
+
+    def _append(self, holding: Holding, end: int, counts: bool, now: int) -> Node:
+        """Attach the tokens from where the walk ended up to ``end`` as a new leaf; it counts its first hit."""
+        parent, at, offset, size = holding.node_seen, holding.at, holding.offset, end - holding.seen
+        leaf = self._new_leaf(piece(holding.runs, at, offset, size), size, parent, holding.namespace)
         leaf.priority = holding.priority
         leaf.device = True
         parent.kids += 1
         self.evictable += size
+        holding.node_seen, holding.seen = leaf, end
+        holding.at, holding.offset = forward(holding.runs, at, offset, size)
         if counts:
             leaf.hits = 1
             if self.hicache and self._threshold <= 1:
                 self._back_up(leaf, now)
-        return leaf, adopted + size
+        return leaf
 
     def _mark_prompt(self, holding: Holding, node: Node, size: int) -> None:
         """Split the inserted path (``size`` tokens, up to ``node``) at the prompt's end; raise its priority there.
@@ -277,6 +290,8 @@ class KvCache(Loading):
         """Flush both tiers. Raises InvariantError while anything is held or in flight."""
         if self.protected or not self.idle_transfers or self.device_used != self.evictable:
             raise InvariantError("the cache is flushed while requests or copies hold parts of it")
+        for node in list(self.nodes()):
+            node.parent = None  # type: ignore[assignment]
         self.root = self._new_root()
         self.free, self.host_free, self.evictable = self.device_tokens, self.host_tokens, 0
         self._device_leaves.clear()

@@ -47,6 +47,9 @@ class Node:
         self.load: Load | None = None
 
 
+NOWHERE = Node(0, (), 0, None, None, 0)
+
+
 def piece(runs: Runs, at: int, offset: int, size: int) -> Runs:
     """Return ``size`` tokens of ``runs`` from ``offset`` inside run ``at``: cost per run of the result."""
     first, count = runs[at]
@@ -82,6 +85,30 @@ def agreement(key: Runs, runs: Runs, at: int, offset: int) -> int:
     return total
 
 
+def forward(runs: Runs, at: int, offset: int, size: int) -> tuple[int, int]:
+    """Return the cursor ``size`` tokens further on."""
+    offset += size
+    while at < len(runs) and offset >= runs[at][1]:
+        offset -= runs[at][1]
+        at += 1
+    return at, offset
+
+
+class Cursor:
+    """A content being looked up again and again, and how far the last walk got.
+
+    ``runs``: canonical content; ``node_seen``: the deepest node found last (a root or a node gone: start over), whose
+    path holds the first ``seen`` tokens; ``at``, ``offset``: the place behind them (run, tokens into it).
+    """
+
+    __slots__ = ("at", "namespace", "node_seen", "offset", "runs", "seen")
+
+    def __init__(self, runs: Runs, namespace: str) -> None:
+        self.runs, self.namespace = runs, namespace
+        self.node_seen = NOWHERE
+        self.seen = self.at = self.offset = 0
+
+
 class Tree:
     """The tree of one cache: root, clock, walk, split."""
 
@@ -105,24 +132,33 @@ class Tree:
             return first + offset
         return piece(runs, at, offset, self.page)
 
-    def _descend(self, runs: Runs, limit: int, namespace: str) -> tuple[list[Node], int, int, int, Node | None]:
-        """Walk down ``limit`` tokens (whole pages), touching each node; split the node where the content diverges.
+    def _descend(self, cursor: Cursor, limit: int) -> Node | None:
+        """Walk down the first ``limit`` tokens (whole pages), touching each node; split where the content diverges.
 
-        Returns the nodes that match, the tokens matched, the cursor (run, offset) behind them, and the lower part of a
-        split node or None. Cost per node and run.
+        Leaves ``cursor`` behind the tokens that match and returns the lower part of a split node, or None. Starts at
+        the node found last time if that is still in the tree: its content cannot have changed. Cost per node and run.
         """
-        page, children, left, at, offset = self.page, self.root.children, limit, 0, 0
-        path: list[Node] = []
+        page, runs = self.page, cursor.runs
         self.clock = now = self.clock + 2
+        node = cursor.node_seen
+        if node.parent is not None and cursor.seen <= limit:
+            above = node
+            while above.parent is not None:
+                above.last = now
+                above = above.parent
+            at, offset, left = cursor.at, cursor.offset, limit - cursor.seen
+        else:
+            node, at, offset, left = self.root, 0, 0, limit
+        lower = None
         while left:
             first, count = runs[at]
             if offset:
                 first += offset
                 count -= offset
             edge: Any = first if count >= page else piece(runs, at, offset, page)
-            if namespace and left == limit:
-                edge = (namespace, edge)
-            child = children.get(edge)
+            if left == limit and cursor.namespace:
+                edge = (cursor.namespace, edge)
+            child = node.children.get(edge)
             if child is None:
                 break
             child.last = now
@@ -132,28 +168,20 @@ class Tree:
             if same > left:
                 same = left
             if same < size:
-                same -= same % page
-                path.append(self._split(child, same, now))
-                return path, limit - left + same, *self._forward(runs, at, offset, same), child
-            path.append(child)
-            children = child.children
+                size = same - same % page
+                lower, child = child, self._split(child, size, now)
+            node = child
             left -= size
             if single and size < count:
                 offset += size
             elif single:
                 at, offset = at + 1, 0
             else:
-                at, offset = self._forward(runs, at, offset, size)
-        return path, limit - left, at, offset, None
-
-    @staticmethod
-    def _forward(runs: Runs, at: int, offset: int, size: int) -> tuple[int, int]:
-        """Return the cursor ``size`` tokens further on."""
-        offset += size
-        while at < len(runs) and offset >= runs[at][1]:
-            offset -= runs[at][1]
-            at += 1
-        return at, offset
+                at, offset = forward(runs, at, offset, size)
+            if lower is not None:
+                break
+        cursor.node_seen, cursor.seen, cursor.at, cursor.offset = node, limit - left, at, offset
+        return lower
 
     def _split(self, node: Node, size: int, now: int) -> Node:
         """Cut ``node`` after ``size`` tokens; the new upper part is returned, ``node`` stays the lower part.
@@ -169,7 +197,7 @@ class Tree:
         upper.locked = 1 if node.locked else 0
         upper.kids = 1 if node.device else 0
         parent.children[node.edge] = upper
-        at, offset = self._forward(node.key, 0, 0, size)
+        at, offset = forward(node.key, 0, 0, size)
         node.key = piece(node.key, at, offset, node.size - size)
         node.size -= size
         node.edge = self._edge(node.key, 0, 0)
