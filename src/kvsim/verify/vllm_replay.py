@@ -216,7 +216,7 @@ def rules_of(recording: dict[str, Any]) -> VllmRules:
 def replay_vllm(recording: dict[str, Any], file: str = "", rules: VllmRules | None = None) -> ReplayResult:
     """Replay a recording and compare every field of every row; stops at the first difference.
 
-    Passes that the recording leaves out must be quiet, and after its last row everything ends quietly (unless ``stuck``).
+    Passes that the recording leaves out must be quiet; after its last row all ends quietly (unless ``stuck``).
     TraceError if the recording lacks something.
     """
     rows = recording.get("its", [])

@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 
 class Admission(VllmCore):
-    """Head-of-line blocking: the first request that does not fit ends it.
-
-    Loading and deferred ones are stepped over.
-    """
+    """Head-of-line blocking: the first request that does not fit ends it; loading, deferred ones are stepped over."""
 
     def _schedule_waiting(self, step: VllmStep, budget: int) -> None:
         aside: list[VllmRequest] = []
@@ -61,10 +58,7 @@ class Admission(VllmCore):
         return True
 
     def _try_admit(self, step: VllmStep, request: VllmRequest, budget: int) -> int | None:
-        """Admit the head of a queue: tokens scheduled; 0: step over it (it loads, or asks later).
-
-        None: admission ends.
-        """
+        """Admit the head of a queue; return its tokens, 0: step over it (load, ask later), None: admission ends."""
         size = self.params.block_size
         hit = external = 0
         computed = request.computed
@@ -132,7 +126,9 @@ class Admission(VllmCore):
         request.phase = LOADING
         request.loaded = False
         self.inflight_prefills[request] = None
+        request.load_start = self.now
         if not request.resumed and request.admitted_ps is None:
+            request.admitted_ps = self.now  # it leaves the queue now; what it waits for is its load
             request.device_hit = local
             request.host_hit = min(tokens, request.known - 1 - local)
         self.connector.load(request, local, tokens)
@@ -147,6 +143,9 @@ class Admission(VllmCore):
             request.recompute_hit += request.computed
         elif not request.host_hit:
             request.device_hit = request.computed
+        if request.load_start >= 0 and request.first_token_ps is None:
+            request.load_wait_ps += self.now - request.load_start
+        request.load_start = -1
         request.phase, request.status = RUNNING, ADMITTED
         self._places += 1
         request.place = self._places

@@ -37,6 +37,7 @@ class VllmCore:
         self.waiting: Queue = make()
         self.skipped: Queue = make()
         self.running: list[VllmRequest] = []
+        self.now = 0  # when the present pass is planned
         self.number = 0  # passes of schedule so far
         self.processed = 0  # number of the last one whose output was processed
         self.inflight_prefills: dict[VllmRequest, None] = {}
@@ -88,10 +89,7 @@ class VllmCore:
             self._release(request)
 
     def _release(self, request: VllmRequest) -> None:
-        """Give a request's blocks back.
-
-        With a connector and its last step in flight only when that is processed (defer_block_free).
-        """
+        """Give a request's blocks back; with a connector only when its last step was processed (defer_block_free)."""
         if self.overlap and self.connector.present and request.step > self.processed:
             self._withheld.setdefault(request.step, []).append(request.table)
             request.table = self.pool.table()

@@ -15,17 +15,14 @@ if TYPE_CHECKING:
 
 
 class Job:
-    """One copy operation of one request. ``pending``: its completion was not processed yet.
+    """One copy operation of one request. ``pending``: not processed yet; ``ticket``, ``since``: of its submission."""
 
-    ``ticket``: None until submitted.
-    """
-
-    __slots__ = ("is_load", "keys", "owner", "pending", "reported", "ticket")
+    __slots__ = ("is_load", "keys", "owner", "pending", "since", "ticket")
 
     def __init__(self, owner: VllmRequest, keys: list[int], is_load: bool) -> None:
         self.owner, self.keys, self.is_load = owner, keys, is_load
         self.pending = True
-        self.reported = False
+        self.since = 0
         self.ticket: object = None
 
 
@@ -110,7 +107,7 @@ class Offloading(Connector):
         self._deferred = []
         self._flush(step, now)
         for job in self._loads:
-            job.ticket = self.transfers.load(len(job.keys) * self.unit, now)
+            job.since, job.ticket = now, self.transfers.load(len(job.keys) * self.unit, now)
         self._submitted.extend(self._loads)
         self._loads = []
         for request, _, _ in step.work:
@@ -199,6 +196,7 @@ class Offloading(Connector):
                 del self._jobs[job.owner]
             if job.is_load:
                 self.tier.unpin(job.keys)
+                job.owner.load_ps += self.transfers.finish_time(job.ticket, now) - job.since
                 loaded.append(job.owner)
             else:
                 self.tier.stored(job.keys)

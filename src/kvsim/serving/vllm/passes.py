@@ -1,19 +1,11 @@
-"""The two halves of an engine pass: decide (schedule) and process a result (update_from_output).
-
-V1/core/sched/scheduler.py.
-"""
+"""The two halves of an engine pass in v1/core/sched/scheduler.py: schedule and update_from_output."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from kvsim.rules.vllm import PRIORITY
 from kvsim.serving.port import Settled
 from kvsim.serving.vllm.admission import Admission
 from kvsim.serving.vllm.state import ENDED, RUNNING, VllmRequest, VllmStep
-
-if TYPE_CHECKING:
-    pass
 
 
 class Passes(Admission):
@@ -22,6 +14,7 @@ class Passes(Admission):
     def schedule(self, now: int) -> VllmStep:
         """Decide one pass: what runs, with how many tokens, in which blocks. The step is empty if nothing can run."""
         self.number += 1
+        self.now = now
         step = VllmStep("idle", self.number)
         if self.entangling:
             self.entangling = False
@@ -138,11 +131,8 @@ class Passes(Admission):
         """Count the scheduled tokens as computed and see which requests sample (_update_after_schedule)."""
         cohort = self.cohort
         if step.cohort:
-            step.decode_batch, step.sum_context, step.max_context = (
-                step.cohort,
-                cohort.context,
-                cohort.longest_context(),
-            )
+            step.decode_batch, step.sum_context = step.cohort, cohort.context
+            step.max_context = cohort.longest_context()
             cohort.finish_plan()
         for at, (request, count, _) in enumerate(step.work):
             start = request.computed

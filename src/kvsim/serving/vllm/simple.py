@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 class _Load:
     """A load of one request from pinned CPU blocks."""
 
-    __slots__ = ("blocks", "owner", "ticket")
+    __slots__ = ("blocks", "owner", "since", "ticket")
 
     def __init__(self, owner: VllmRequest, blocks: list[Block]) -> None:
         self.owner, self.blocks = owner, blocks
+        self.since = 0
         self.ticket: object = None
 
 
@@ -36,10 +37,7 @@ class _Store:
 
 
 class SimpleOffload(Connector):
-    """Eager: stores every confirmed block of scheduled requests once.
-
-    Lazy: stores what the free queue is about to lose.
-    """
+    """Eager: stores every confirmed block of scheduled requests once. Lazy: what the free queue is about to lose."""
 
     present = True
 
@@ -53,9 +51,8 @@ class SimpleOffload(Connector):
         self._pins: dict[VllmRequest, list[Block]] = {}
         self._loads: list[_Load] = []  # decided in this pass
         self._submitted: list[_Load | _Store] = []
-        self._new: dict[
-            int, tuple[list[_Load], _Store | None]
-        ] = {}  # pass number -> transfers to submit after its forward
+        #: pass number -> transfers to submit after its forward
+        self._new: dict[int, tuple[list[_Load], _Store | None]] = {}
         self._in_flight = [0, 0]  # store events, loads
         self._cursor: Block | None = None
 
@@ -182,7 +179,7 @@ class SimpleOffload(Connector):
         loads, store = self._new.pop(step.number)
         size = self.params.block_size
         for load in loads:
-            load.ticket = self.transfers.load(len(load.blocks) * size, now)
+            load.since, load.ticket = now, self.transfers.load(len(load.blocks) * size, now)
         if store is not None:
             store.ticket = self.transfers.write(len(store.pairs) * size, now)
         self._submitted.extend(loads)
@@ -204,6 +201,7 @@ class SimpleOffload(Connector):
             if isinstance(transfer, _Load):
                 self._in_flight[1] -= 1
                 self.cpu.put_back(transfer.blocks)
+                transfer.owner.load_ps += self.transfers.finish_time(transfer.ticket, now) - transfer.since
                 loaded.append(transfer.owner)
         for transfer in report:
             if isinstance(transfer, _Store):

@@ -42,7 +42,6 @@ class VllmRequest(Request):
         "keys",
         "last_tick",
         "limit",
-        "load_pending",
         "load_start",
         "loaded",
         "order",
@@ -81,8 +80,7 @@ class VllmRequest(Request):
         self.step = 0
         self.resumed = False
         self.loaded = False
-        self.load_pending = False
-        self.load_start = 0
+        self.load_start = -1
         self.prefilling = False
         self.store_from = 0
 
