@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-def _rule(default: Any, words: str, source: str) -> Any:
-    """Return a rule's field: its 0.5.9 value, what it says in words, the engine's file and function."""
-    return field(default=default, metadata={"words": words, "source": source})
+def _rule(default: Any, words: str, source: str, choices: tuple[str, ...] = ()) -> Any:
+    """Return a rule's field: its 0.5.9 value, what it says in words, the engine's file and function, allowed words."""
+    return field(default=default, metadata={"words": words, "source": source, "choices": choices})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +82,12 @@ class SglangRules:
         "0.5.23 unified_radix_cache.py: _reclaim_full_host_duplicates")
     defects: str = _rule(
         "repaired", "two write_back defects of 0.5.9 (stale host leaf, load-back source not pinned): repaired | keep",
-        "0.5.9 hiradix_cache.py: evict, load_back")
+        "0.5.9 hiradix_cache.py: evict, load_back", ("repaired", "keep"))
 
     # ---- scheduler block (src/kvsim/serving/sglang) ----
     poll_every_iteration: bool = _rule(
         False, "copies are acknowledged at the start of every iteration (else: only where a prefill pass is tried)",
-        "0.5.9 scheduler.py: _get_new_batch_prefill_raw (check_hicache_events); 0.5.23 scheduler.py: _process_hicache_events")
+        "0.5.9 scheduler.py: _get_new_batch_prefill_raw (check_hicache_events); 0.5.23: _process_hicache_events")
     stash_only_progress: bool = _rule(
         False, "a chunked request is stashed only if it computed something since (else: in every iteration)",
         "0.5.9 scheduler.py: get_next_batch_to_run; 0.5.23 scheduler.py: stash_chunked_request")
@@ -98,7 +98,7 @@ class SglangRules:
         False, "an empty running batch always has its full flag cleared before a prefill pass",
         "0.5.23 scheduler.py: _get_new_batch_prefill_raw")
     chunked_needs_free_slot: bool = _rule(
-        True, "without a free slot even a chunked request waits, and the batch counts as full (else: it always goes on)",
+        True, "without a free slot even a chunked request waits, and the batch counts as full (else: it goes on)",
         "0.5.9 scheduler.py: _get_new_batch_prefill_raw; 0.5.23: get_num_allocatable_reqs")
     slot_check_before_order: bool = _rule(
         False, "a full running batch ends the pass before the queue is ordered (else: at the first candidate)",
@@ -107,9 +107,11 @@ class SglangRules:
         False, "a pass whose prefill budget is spent ends before the next candidate is matched",
         "0.5.23 scheduler.py: _get_new_batch_prefill_raw")
     refusal_fills: str = _rule(
-        "with_hicache_if_company", "NO_TOKEN sets the full flag: with_hicache_if_company (with HiCache only if something runs or "
-        "was admitted, without always) | if_company (only if something runs or was admitted) | always",
-        "0.5.9 and 0.5.23 scheduler.py: _get_new_batch_prefill_raw")
+        "with_hicache_if_company",
+        "NO_TOKEN sets the full flag: with_hicache_if_company (with HiCache only if something runs or was admitted, "
+        "without always) | if_company (only if something runs or was admitted) | always",
+        "0.5.9 and 0.5.23 scheduler.py: _get_new_batch_prefill_raw",
+        ("with_hicache_if_company", "if_company", "always"))
     reserve_extra_page: bool = _rule(
         False, "each admission is tested with and charged one extra page",
         "0.5.23 prefill_budget.py: PrefillBudget.reserve")
@@ -123,13 +125,14 @@ class SglangRules:
         False, "the shape of an admission is chosen as if the load-back succeeded, and again if it does not",
         "0.5.23 schedule_policy.py: _select_prefill_admission")
     chunk_ends_on_page: bool = _rule(
-        False, "a first chunk ends where prefix + chunk is a page multiple (else: the chunk itself is floored to pages)",
+        False, "a first chunk ends where prefix + chunk is a page multiple (else: its length is floored to pages)",
         "0.5.9 schedule_policy.py: add_one_req; 0.5.23: _select_prefill_admission")
     lpm_counts_host: bool = _rule(
         False, "lpm ranks by device + host hits, capped at all but the last token (else: by device hits)",
         "0.5.9 and 0.5.23 schedule_policy.py: calc_priority")
     refresh_waiting_passes: int = _rule(
-        0, "with lru and a cache-agnostic policy, every so many passes the first 128 waiting prefixes are touched (0: never)",
+        0,
+        "with lru and a cache-agnostic policy, every so many passes the first 128 waiting ones are touched (0: never)",
         "0.5.23 schedule_policy.py: _touch_waiting_prefixes")
     foresee_length_finish: bool = _rule(
         False, "under overlap a request whose token in flight is its last by length leaves the decode batch at once",
@@ -154,7 +157,7 @@ class SglangRules:
         "0.5.9 and 0.5.23 scheduler.py: _get_new_batch_prefill_raw")
     last_token_cached: bool = _rule(
         True, "a finished request caches every token whose KV was computed (else: never its last output token)",
-        "mem_cache/common.py: release_kv_cache; public tables made with pipeline stages or overlap off behave like False")
+        "mem_cache/common.py: release_kv_cache; public tables made with pipeline stages or overlap off act like no")
 
 
 _CACHE_0523: dict[str, Any] = {

@@ -55,7 +55,9 @@ class SchedReplay:
         self.scheduler = SglangScheduler(self.params, Delays.of(self.meta))
         self.stepwise = stepwise
         self.every_row = self.meta.get("rows") == "all"
-        self.arrivals = sorted(((spec["at"], int(key), spec) for key, spec in recording["requests"].items()), key=lambda a: (a[0], a[1]))
+        self.arrivals = sorted(
+            ((spec["at"], int(key), spec) for key, spec in recording["requests"].items()), key=lambda a: (a[0], a[1])
+        )
         self.next = 0
         self.at = 0
         self.rows: list[dict[str, Any]] = []
@@ -115,7 +117,8 @@ class SchedReplay:
         if isinstance(step, SglangStep):
             if step.prefills:
                 row["pf"] = [
-                    [int(r.spec.id), prefix, new, *(hits or ())] for (r, prefix, new), hits in zip(step.prefills, step.hits, strict=True)
+                    [int(r.spec.id), prefix, new, *(hits or ())]
+                    for (r, prefix, new), hits in zip(step.prefills, step.hits, strict=True)
                 ]
             if step.decode_batch:
                 row["dec"] = step.decode_batch
@@ -142,19 +145,34 @@ class SchedReplay:
             row["ch"] = int(scheduler.chunked.spec.id)
         row["q"] = len(scheduler.waiting)
         row["ntr"] = round(scheduler.ratio, 6)
-        row["s"] = [cache.device_used, cache.evictable, cache.protected, cache.host_used, cache.in_flight_writes, cache.in_flight_loads]
+        row["s"] = [
+            cache.device_used,
+            cache.evictable,
+            cache.protected,
+            cache.host_used,
+            cache.in_flight_writes,
+            cache.in_flight_loads,
+        ]
         self.rows.append(row)
 
 
 def _spec(key: int, given: dict[str, Any]) -> RequestSpec:
     prompt = canonical(given["in"])
     return RequestSpec(
-        id=str(key), arrival_ps=given["at"], prompt=prompt, prompt_tokens=length(prompt), output_tokens=given["len"], output_first=given["out"],
-        max_new_tokens=given["max_new"], ignore_eos=bool(given.get("ignore_eos", False)),
+        id=str(key),
+        arrival_ps=given["at"],
+        prompt=prompt,
+        prompt_tokens=length(prompt),
+        output_tokens=given["len"],
+        output_first=given["out"],
+        max_new_tokens=given["max_new"],
+        ignore_eos=bool(given.get("ignore_eos", False)),
     )
 
 
-def replay_sched(recording: dict[str, Any], file: str = "", rules: SglangRules | None = None, *, stepwise: bool = False) -> ReplayResult:
+def replay_sched(
+    recording: dict[str, Any], file: str = "", rules: SglangRules | None = None, *, stepwise: bool = False
+) -> ReplayResult:
     """Replay a scheduler-level recording and compare every field of every row, and the final tree; stops at the first difference."""
     player = SchedReplay(recording, rules, stepwise=stepwise)
     rows = recording["its"]
@@ -169,7 +187,9 @@ def replay_sched(recording: dict[str, Any], file: str = "", rules: SglangRules |
         for field in sorted(expected.keys() | got.keys(), key=lambda key: (key != "it", key)):
             if expected.get(field) != got.get(field):
                 around = {"row": expected, "got": got, "before": rows[max(0, index - 3) : index], "meta": player.meta}
-                return ReplayResult(file, name, index + 1, total, 1, Mismatch(index, field, expected.get(field), got.get(field), around))
+                return ReplayResult(
+                    file, name, index + 1, total, 1, Mismatch(index, field, expected.get(field), got.get(field), around)
+                )
     return _final(player, recording, file, name, total)
 
 
@@ -178,7 +198,14 @@ def _final(player: SchedReplay, recording: dict[str, Any], file: str, name: str,
         return ReplayResult(file, name, total, total, 0)
     player.run(player.meta.get("iterations") or player.at + 4)
     if len(player.rows) > total:
-        return ReplayResult(file, name, total, total, 1, Mismatch(total, "it", None, player.rows[total]["it"], {"got": player.rows[total]}))
+        return ReplayResult(
+            file,
+            name,
+            total,
+            total,
+            1,
+            Mismatch(total, "it", None, player.rows[total]["it"], {"got": player.rows[total]}),
+        )
     tree = player.scheduler.cache.dump()
     if tree != recording["final_tree"]:
         return ReplayResult(file, name, total, total, 1, Mismatch(-1, "final_tree", recording["final_tree"], tree))

@@ -23,7 +23,9 @@ class Admission:
     ``first_of``: how far each admitted request was computed before (its prefix in this batch). ``mixed``: decoders riding along.
     """
 
-    def __init__(self, params: SglangParams, cache: KvCache, running: list[SglangRequest], ratio: float, mixed: int, now: int) -> None:
+    def __init__(
+        self, params: SglangParams, cache: KvCache, running: list[SglangRequest], ratio: float, mixed: int, now: int
+    ) -> None:
         self.params, self.cache, self.running, self.ratio, self.now = params, cache, running, ratio, now
         self.rules = params.rules
         self.page = cache.page

@@ -20,7 +20,19 @@ class SglangRequest(Request):
     (priority preemption uses this stale value). ``finished``, ``retracted``: as the engine's flags.
     """
 
-    __slots__ = ("abort_wanted", "extend_end", "finished", "kv", "length", "matched", "mnt", "offered", "progressed", "retracted", "seq")
+    __slots__ = (
+        "abort_wanted",
+        "extend_end",
+        "finished",
+        "kv",
+        "length",
+        "matched",
+        "mnt",
+        "offered",
+        "progressed",
+        "retracted",
+        "seq",
+    )
 
     def __init__(self, spec: RequestSpec, now: int, mnt: int, seq: int) -> None:
         super().__init__(spec, now)

@@ -47,7 +47,9 @@ class Runs(Decoding):
             return 0
         if self.chunked is not None or (self.waiting and (not self.full or self.params.priority_scheduling)):
             return 0
-        if self.params.overlap and (previous is None or previous.kind != "decode" or previous.decode_batch != step.decode_batch):
+        if self.params.overlap and (
+            previous is None or previous.kind != "decode" or previous.decode_batch != step.decode_batch
+        ):
             return 0
         return max(0, min(self._until_finish(step.batch), self._until_memory(step.batch)))
 

@@ -294,7 +294,9 @@ class SglangScheduler(Runs):
 
     def has_work(self) -> bool:
         """Tell whether anything is queued, running or in the middle of its prompt."""
-        return bool(self.waiting or self.running or self.chunked is not None or (self.last is not None and self.last.is_extend))
+        return bool(
+            self.waiting or self.running or self.chunked is not None or (self.last is not None and self.last.is_extend)
+        )
 
     def arrival_matters(self) -> bool:
         """An arrival changes the next plan unless the running batch is marked full."""
@@ -303,7 +305,11 @@ class SglangScheduler(Runs):
     def counts(self) -> tuple[int, int]:
         """Return (running, waiting)."""
         last = self.last
-        fresh = len(last.batch) - (last.decoders if last.kind == "decode" else 0) if last is not None and last.is_extend else 0
+        fresh = (
+            len(last.batch) - (last.decoders if last.kind == "decode" else 0)
+            if last is not None and last.is_extend
+            else 0
+        )
         return len(self.running) + fresh, len(self.waiting)
 
     def pending(self) -> Sequence[Request]:
