@@ -497,3 +497,31 @@ def test_equal_content_spelled_differently_is_equal(rules):
     serve(cache, holding((0, 4), (4, 6)))
     assert cache.match(holding((0, 10), (50, 1)), 10).device == 10
     assert cut(canonical(((0, 4), (4, 6))), 0, 10) == ((0, 10),)
+
+
+def test_an_insert_whose_own_backup_evicts_the_nodes_ahead_of_it_grows_them_anew():
+    """Reachable with a single rule changed: the first node is too long for the host, its child is not."""
+    cache = cache_of(dataclasses.replace(NEW, backup_chain=False), device=100, host=20)
+    serve(cache, holding((0, 30)))
+    serve(cache, holding((0, 30), (500, 9)))
+    cache.poll(1)
+    cache.evict(9, 1)
+    assert shape(cache) == [[0, 30, 0, 1, 0], [1, 9, 500, 0, 1]]
+    h = holding((0, 30), (500, 9), (600, 4))
+    assert start(cache, h, now=1) == (30, 0)
+    cache.checkpoint(h, 43, 1, chunked=False)
+    assert cache.host_evicted == 9
+    assert shape(cache) == [[0, 30, 0, 1, 0], [1, 13, 500, 1, 1]]
+    assert (cache.device_used, h.owned) == (43, 43)
+    check(cache, [h])
+
+
+@BOTH
+def test_a_request_looked_up_in_two_caches_matches_each_on_its_own(rules):
+    here, there = cache_of(rules), cache_of(rules)
+    serve(here, holding((0, 20)))
+    serve(there, holding((0, 8), (700, 5)))
+    h = holding((0, 20), (500, 5))
+    assert [cache.match(h, 24).device for cache in (here, there, here, there)] == [20, 8, 20, 8]
+    here.reset()
+    assert here.match(h, 24).device == 0

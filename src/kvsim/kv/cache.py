@@ -195,7 +195,7 @@ class KvCache(Loading):
     def _regrow(
         self, holding: Holding, end: int, size: int, counts: bool, now: int, adopted: int
     ) -> tuple[Node, int]:
-        """Go on with an insert whose own backups evicted the host nodes behind ``end`` tokens: the rest is a new leaf."""
+        """Go on with an insert whose own backups evicted the host nodes behind ``end`` tokens: a new leaf."""
         holding.node_seen = NOWHERE
         self._descend(holding, end)
         return self._append(holding, size, counts, now), adopted + size - end
@@ -290,8 +290,6 @@ class KvCache(Loading):
         """Flush both tiers. Raises InvariantError while anything is held or in flight."""
         if self.protected or not self.idle_transfers or self.device_used != self.evictable:
             raise InvariantError("the cache is flushed while requests or copies hold parts of it")
-        for node in list(self.nodes()):
-            node.parent = None  # type: ignore[assignment]
         self.root = self._new_root()
         self.free, self.host_free, self.evictable = self.device_tokens, self.host_tokens, 0
         self._device_leaves.clear()

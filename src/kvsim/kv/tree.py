@@ -98,14 +98,14 @@ class Cursor:
     """A content being looked up again and again, and how far the last walk got.
 
     ``runs``: canonical content; ``node_seen``: the deepest node found last (a root or a node gone: start over), whose
-    path holds the first ``seen`` tokens; ``at``, ``offset``: the place behind them (run, tokens into it).
+    path holds the first ``seen`` tokens; ``root_seen``: the tree that was in; ``at``, ``offset``: the place behind them (run, tokens into it).
     """
 
-    __slots__ = ("at", "namespace", "node_seen", "offset", "runs", "seen")
+    __slots__ = ("at", "namespace", "node_seen", "offset", "root_seen", "runs", "seen")
 
     def __init__(self, runs: Runs, namespace: str) -> None:
         self.runs, self.namespace = runs, namespace
-        self.node_seen = NOWHERE
+        self.node_seen = self.root_seen = NOWHERE
         self.seen = self.at = self.offset = 0
 
 
@@ -141,7 +141,7 @@ class Tree:
         page, runs = self.page, cursor.runs
         self.clock = now = self.clock + 2
         node = cursor.node_seen
-        if node.parent is not None and cursor.seen <= limit:
+        if node.parent is not None and cursor.seen <= limit and cursor.root_seen is self.root:
             above = node
             while above.parent is not None:
                 above.last = now
@@ -149,6 +149,7 @@ class Tree:
             at, offset, left = cursor.at, cursor.offset, limit - cursor.seen
         else:
             node, at, offset, left = self.root, 0, 0, limit
+            cursor.root_seen = node
         lower = None
         while left:
             first, count = runs[at]
