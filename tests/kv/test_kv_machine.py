@@ -204,4 +204,4 @@ def test_every_answer_of_the_cache_equals_the_naive_models():
 
 @pytest.mark.long
 def test_every_answer_of_the_cache_equals_the_naive_models_over_thousands_of_worlds():
-    run(4000, 60)
+    run(3000, 50)
