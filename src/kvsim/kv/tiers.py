@@ -183,8 +183,6 @@ class Tiers(Tree, Pools):
         """Release at least ``tokens`` from the device, whole leaves in eviction order; return what was released."""
         released = 0
         pop = self._device_leaves.pop
-        if self.write_back:
-            return self._evict_write_back(tokens, now)
         while released < tokens and (node := pop()) is not None:
             released += node.size
             if node.host:
@@ -193,9 +191,6 @@ class Tiers(Tree, Pools):
             else:
                 self._drop(node)
         return released
-
-    def _evict_write_back(self, tokens: int, now: int) -> int:
-        raise NotImplementedError
 
     def evict_host(self, tokens: int) -> int:
         """Free at least ``tokens`` host slots: duplicates first (0.5.23 write_back), then host leaves in order."""

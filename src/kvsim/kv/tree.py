@@ -98,8 +98,8 @@ class Cursor:
     """A content being looked up again and again, and how far the last walk got.
 
     ``runs``: canonical content; ``node_seen``: the deepest node found last (a root or a node gone: start over), whose
-    path holds the first ``seen`` tokens; ``root_seen``: the tree that was in; ``at``, ``offset``: the place behind those
-    tokens (run, tokens into it).
+    path holds the first ``seen`` tokens; ``root_seen``: the root of that tree; ``at``, ``offset``: the place
+    behind those tokens (run, tokens into it).
     """
 
     __slots__ = ("at", "namespace", "node_seen", "offset", "root_seen", "runs", "seen")

@@ -100,8 +100,14 @@ class Writing(Tiers):
             self._register(node)
         return True
 
-    def _evict_write_back(self, tokens: int, now: int) -> int:
-        """Evict under write_back. Together: dirty victims count as gone at once and leave after all their copies."""
+    def evict(self, tokens: int, now: int) -> int:
+        """Release at least ``tokens`` from the device, whole leaves in eviction order; return what was released.
+
+        write_back copies dirty victims first, each alone or all together; together, they count as gone at once and leave
+        after all their copies.
+        """
+        if not self.write_back:
+            return super().evict(tokens, now)
         released = 0
         waiting: list[Node] = []
         kept: list[Node] = []
