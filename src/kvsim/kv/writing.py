@@ -103,8 +103,8 @@ class Writing(Tiers):
     def evict(self, tokens: int, now: int) -> int:
         """Release at least ``tokens`` from the device, whole leaves in eviction order; return what was released.
 
-        write_back copies dirty victims first, each alone or all together; together, they count as gone at once and leave
-        after all their copies.
+        write_back copies dirty victims first, each alone or all together; together, they count as gone at once and
+        leave after all their copies.
         """
         if not self.write_back:
             return super().evict(tokens, now)
