@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from kvsim.content import canonical, length
+from kvsim.kv.tiers import EngineFailure
 from kvsim.rules.sglang import SglangParams, SglangRules
 from kvsim.serving.port import Request, Settled, Step
-from kvsim.serving.sglang.decode import EngineOutOfMemory
 from kvsim.serving.sglang.request import SglangRequest, SglangStep
 from kvsim.serving.sglang.scheduler import SglangScheduler
 from kvsim.verify.cache_replay import COUNTERS, Mismatch, ReplayResult, load_recording, rules_of
@@ -95,7 +95,7 @@ class SchedReplay:
             scheduler.advance(skip, step)
             self.at += skip
             row = {"it": self.at, "dec": step.decode_batch}
-            outstanding = copy.copy(step)
+            outstanding = copy.copy(step) if scheduler.overlap else step
         if outstanding is not None:
             self._note_finished(row, scheduler.settle(outstanding, self.at))
         elif step is None:
@@ -181,7 +181,7 @@ def replay_sched(
         try:
             while len(player.rows) <= index and player.at < expected["it"]:
                 player.run(min(expected["it"], player.at + 1) if player.stepwise else expected["it"])
-        except EngineOutOfMemory as failure:
+        except EngineFailure as failure:
             return ReplayResult(file, name, index, total, 0, finding=str(failure))
         got = player.rows[index] if len(player.rows) > index else {"it": None}
         for field in sorted(expected.keys() | got.keys(), key=lambda key: (key != "it", key)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.errors import Infeasible
+from kvsim.kv.tiers import EngineFailure
 from kvsim.serving.port import ABORTED, FINISHED, QUEUED, Request, Settled, Step
 from kvsim.serving.sglang.order import Ordering
 from kvsim.serving.sglang.request import SglangRequest, SglangStep
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from kvsim.rules.sglang import SglangParams
 
 
-class EngineOutOfMemory(Infeasible):
-    """0.5.9 stops here: not even the last running request can decode one more token."""
+class EngineOutOfMemory(EngineFailure):
+    """The engine stops here: a prefill or a decode step finds no room although its budgets had promised it."""
 
 
 class Decoding:
@@ -116,7 +116,7 @@ class Decoding:
         need = self._decode_need(batch)
         cache.make_room(len(batch) * cache.page, now)
         if need and not cache.take(need):
-            raise EngineOutOfMemory("decode out of memory: the engine's budgets failed to prevent it")
+            raise EngineOutOfMemory(f"{self.rules.name} fails here: decode out of memory ({need} slots wanted)")
         for request in batch:
             request.kv.committed += 1
 
@@ -143,7 +143,7 @@ class Decoding:
     def _last_does_not_fit(self, batch: list[SglangRequest], now: int) -> None:
         if not self.rules.abort_last:
             raise EngineOutOfMemory(
-                "out of memory even after retracting all other requests in the decode batch: sglang-0.5.9 stops here (0.5.23 aborts the request)"
+                f"{self.rules.name} fails here: out of memory even after retracting all other requests in the decode batch"
             )
         last = batch.pop()
         self.cache.retract(last.kv, now)
@@ -165,7 +165,7 @@ class Decoding:
         """Process a step's result: tokens reach their requests, finished ones leave their KV to the tree."""
         assert isinstance(step, SglangStep)
         self.now = now
-        if self.inflight is step:
+        if self.inflight is step or not self.params.overlap:
             self.inflight = None
         out = Settled()
         prompts = len(step.batch) - step.decoders

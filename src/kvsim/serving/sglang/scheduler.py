@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from kvsim.kv.cache import KvCache
 from kvsim.serving.port import ABORTED, QUEUED, REFUSED, RUNNING, Request, Step
 from kvsim.serving.sglang.admission import CONTINUE, NO_TOKEN, OTHER, Admission
+from kvsim.serving.sglang.decode import EngineOutOfMemory
 from kvsim.serving.sglang.request import SglangRequest, SglangStep
 from kvsim.serving.sglang.runs import Runs
 
@@ -220,12 +221,23 @@ class SglangScheduler(Runs):
         step.load_ticket, step.load_tokens = cache.start_loads(now)
         extend = sum(r.extend_end - prefix for r, prefix in zip(admitted, adder.prefixes, strict=True))
         cache.make_room(extend if cache.page == 1 else extend + cache.page * len(admitted), now)
+        self._check_room(adder)
         for request, prefix, hits in zip(admitted, adder.prefixes, adder.hits, strict=True):
             self._extend(step, request, prefix, hits)
         if self.params.mixed_chunk and self.running:
             self._mix(step, now)
         step.requests = list(step.batch)
         return step
+
+    def _check_room(self, adder: Admission) -> None:
+        """Raise EngineOutOfMemory where the engine's allocation fails (a continued chunk is not tested for room)."""
+        up = self.cache.pages_up
+        pairs = zip(adder.admitted, adder.prefixes, strict=True)
+        need = sum([up(request.extend_end) - up(prefix) for request, prefix in pairs])
+        if need > self.cache.free:
+            raise EngineOutOfMemory(
+                f"{self.rules.name} fails here: prefill out of memory ({need} slots wanted, {self.cache.free} free)"
+            )
 
     def _leave_queue(self, admitted: list[SglangRequest], adder: Admission) -> None:
         """Take the admitted requests out of the queue: they are its head, since a pass stops at the first refusal."""
