@@ -59,6 +59,8 @@ def _words(fault: Any, path: tuple[int | str, ...], data: dict[str, Any], schema
     value = value if len(value) <= 60 else value[:57] + "..."
     if kind == "extra_forbidden":
         known = _known_keys(path[:-1], data, schema)
+        if path[:-1] == ("engine",) and (words := _other_family(str(path[-1]), data)):
+            return words
         hint = did_you_mean(str(path[-1]), known)
         return f"unknown key{hint}; allowed here: {', '.join(sorted(known))}" if known else "unknown key"
     if kind == "missing":
@@ -70,6 +72,17 @@ def _words(fault: Any, path: tuple[int | str, ...], data: dict[str, Any], schema
     if kind == "value_error":
         return f"{value}: {context.get('error', fault['msg'])}"
     return f"{value}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
+
+
+def _other_family(key: str, data: dict[str, Any]) -> str:
+    """Say that a key of the engine block belongs to another engine (the family was changed and the key stayed)."""
+    from kvsim.config.schema.family import family_of, family_with_key
+
+    family = family_of(data.get("engine"))
+    other = family_with_key(key, family)
+    if other is None:
+        return ""
+    return f"is a key of {other}'s engine block, and engine.rules chooses {family}: remove it"
 
 
 def _known_keys(path: tuple[int | str, ...], data: Any, schema: type[BaseModel]) -> list[str]:
@@ -92,6 +105,10 @@ def _block_of(annotation: Any, value: Any) -> Any:
     if isinstance(annotation, type):
         return annotation if issubclass(annotation, BaseModel) else None
     choices = [block for inner in typing.get_args(annotation) if (block := _block_of(inner, value)) is not None]
+    from kvsim.config.schema.family import FAMILIES, family_of
+
+    if len(choices) > 1 and set(choices) == set(FAMILIES.values()):
+        return FAMILIES[family_of(value)]
     wanted = value.get("kind") if isinstance(value, dict) else None
     for block in choices:
         kind = block.model_fields.get("kind")

@@ -36,9 +36,17 @@ def load_data(data: dict[str, Any], overrides: Sequence[str] = (), origin: str =
 def load_parts(hardware: str, model: str, command: str | None = None, overrides: Sequence[str] = ()) -> Scenario:
     """Return the scenario of a machine and a model, with the memory figures of the bundled scenario of that pair if there is one."""
     engine: dict[str, Any] = {"command": command} if command else {}
-    engine = {**_memory_of_pair(hardware, model), **engine}
-    engine.setdefault("hicache", {"ratio": 0})
+    if _family_of_parts(command, overrides) == "sglang":
+        engine = {"hicache": {"ratio": 0}, **_memory_of_pair(hardware, model), **engine}
     return load_data({"hardware": hardware, "model": model, "engine": engine}, overrides, "--hardware/--model")
+
+
+def _family_of_parts(command: str | None, overrides: Sequence[str]) -> str:
+    """Return the engine family that overrides or a command choose: another engine's defaults must not be mixed in."""
+    from kvsim.config.schema.family import family_of
+
+    data = apply_overrides({"engine": {"command": command} if command else {}}, [text for text in overrides if text.startswith("engine.rules=")])
+    return family_of(_with_command(data)["engine"])
 
 
 def _memory_of_pair(hardware: str, model: str) -> dict[str, Any]:

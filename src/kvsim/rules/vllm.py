@@ -7,33 +7,37 @@ plain scheduler only: their connectors are not described by any recording, and `
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 FCFS, PRIORITY = "fcfs", "priority"
 OFFLOADING, SIMPLE = "OffloadingConnector", "SimpleCPUOffloadConnector"
 
 
+def _rule(default: Any, words: str, source: str) -> Any:
+    return field(default=default, metadata={"words": words, "source": source})
+
+
 @dataclass(frozen=True, slots=True)
 class VllmRules:
-    """The choices in which engine versions differ.
+    """The choices in which engine versions differ; defaults are 0.24.0.
 
-    ``unhashed_first``: a released block without a hash goes to the front of the free queue, not to its back
-    (v1/core/block_pool.py free_blocks; from 0.24.0). ``watermark``: ``scheduler.watermark`` exists
-    (config/scheduler.py; from 0.24.0). ``gpu_memory_utilization``: default of config/cache.py. ``graph_estimate``: the
-    CUDA-graph estimate is subtracted from the KV bytes (v1/worker/gpu_worker.py;
-    VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS). ``prompt_only``: default of ``offload_prompt_only``
-    (v1/kv_offload/base.py). ``connectors``: the CPU offloading connectors are described. ``counts_every_lookup``:
-    prefix-cache counters count each retry of a waiting request (v1/core/kv_cache_manager.py).
+    Each field's metadata holds ``words`` (what the rule says) and ``source`` (file: function).
     """
 
     name: str
-    unhashed_first: bool = True
-    watermark: bool = True
-    gpu_memory_utilization: float = 0.92
-    graph_estimate: bool = True
-    prompt_only: bool = True
-    connectors: bool = True
-    counts_every_lookup: bool = True
+    unhashed_first: bool = _rule(
+        True, "a released block without a hash is re-used first", "v1/core/block_pool.py: free_blocks"
+    )
+    watermark: bool = _rule(True, "the option watermark exists", "config/scheduler.py")
+    gpu_memory_utilization: float = _rule(0.92, "default of gpu_memory_utilization", "config/cache.py")
+    graph_estimate: bool = _rule(
+        True,
+        "an estimate of the CUDA graphs is taken from the KV memory",
+        "v1/worker/gpu_worker.py: determine_available_memory",
+    )
+    prompt_only: bool = _rule(True, "OffloadingConnector stores prompt blocks only by default", "v1/kv_offload/base.py")
+    connectors: bool = _rule(True, "the CPU offloading connectors of this version are described", "v1/kv_offload")
 
 
 RULES: dict[str, VllmRules] = {

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from kvsim.config.schema.engine import SglangEngine
+from kvsim.config.schema.family import Engine
 from kvsim.config.schema.machine import AnalyticCosts, Cost, Costs, Links, Run, Slo, Study, TopologyLinks
 from kvsim.config.schema.types import Block, Name, PositiveCount
 from kvsim.config.schema.workload import Clients, Workload
@@ -26,7 +27,7 @@ class Scenario(Block):
 
     hardware: Name | dict[str, Any]
     model: Name | dict[str, Any]
-    engine: SglangEngine = SglangEngine()
+    engine: Engine = SglangEngine()
     costs: Annotated[Costs, _default_kind("analytic")] = AnalyticCosts()
     links: Annotated[Links, _default_kind("topology")] = TopologyLinks()
     workload: Annotated[Workload, _default_kind("trace")] | None = None
