@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from kvsim.config.schema.engine import SglangEngine
 from kvsim.config.schema.family import Engine
-from kvsim.config.schema.machine import AnalyticCosts, Cost, Costs, Links, Run, Slo, Study, TopologyLinks
+from kvsim.config.schema.machine import AnalyticCosts, Cost, Costs, Links, Run, Slo, Speculation, Study, TopologyLinks
 from kvsim.config.schema.types import Block, Name, PositiveCount
 from kvsim.config.schema.workload import Clients, Workload
 
@@ -30,6 +30,7 @@ class Scenario(Block):
     engine: Engine = SglangEngine()
     costs: Annotated[Costs, _default_kind("analytic")] = AnalyticCosts()
     links: Annotated[Links, _default_kind("topology")] = TopologyLinks()
+    speculation: Speculation | None = None
     workload: Annotated[Workload, _default_kind("trace")] | None = None
     clients: Clients = Clients()
     slo: Slo | None = None

@@ -33,30 +33,35 @@ class ConstantCosts(Block):
 
 
 class AnalyticCosts(Block):
-    """The calibrated analytic model, component by component; ``constants`` overrides single numbers."""
+    """The calibrated analytic model, component by component; ``constants`` overrides single numbers (``kvsim calibrate``).
+
+    ``allreduce``: a preset in place of the hardware profile's. ``decode_kernels``: engine version whose MLA decode kernels
+    are used. ``routing_dispersion``: how evenly tokens spread over experts (benchmarks with similar prompts: 0.5).
+    """
 
     kind: Literal["analytic"] = "analytic"
-    allreduce: Name = "nccl_tuned"
+    allreduce: Name | None = None
     decode_kernels: Name = "0.5.14"
     routing_dispersion: PositiveNumber = 1.0
     constants: dict[str, Number] = {}
 
 
 class TableCosts(Block):
-    """A user's CSV of measured steps, interpolated."""
+    """A user's CSV of measured steps, interpolated. ``outside`` its range: refuse, or extend in a straight line and say so."""
 
     kind: Literal["table"]
     file: Name
-    outside: Literal["refuse", "scale"] = "refuse"
+    outside: Literal["refuse", "extend"] = "refuse"
 
 
 class AiconfiguratorCosts(Block):
-    """aiconfigurator-core as an estimator (optional extra)."""
+    """aiconfigurator-core as an estimator (optional extra). ``system``, ``model``: its own names; ``allreduce``: a preset to put in place of its own."""
 
     kind: Literal["aiconfigurator"]
     system: Name | None = None
     model: Name | None = None
     backend: Name = "sglang"
+    allreduce: Name | None = None
 
 
 Costs = Annotated[ConstantCosts | AnalyticCosts | TableCosts | AiconfiguratorCosts, Field(discriminator="kind")]
@@ -74,18 +79,38 @@ class ConstantLinks(Block):
 
 
 class TopologyLinks(Block):
-    """The machine's links and what they share, from the hardware profile."""
+    """The machine's links and what they share, from the hardware profile; every value here replaces the profile's.
+
+    ``h2d``, ``d2h``: what the copy mode reaches per GPU. ``latency``: before a copy's first byte; ``layer_latency``: least time
+    of one layer's copy (its launch). ``interference``: how much compute slows while a copy kernel loads.
+    """
 
     kind: Literal["topology"] = "topology"
     mode: Literal["kernel", "batch", "direct", "page_contig"] | None = None
     h2d: Rate | None = None
     d2h: Rate | None = None
-    topology: Name | None = None
+    topology: Literal["direct", "uplink2", "uplink4"] | None = None
     layerwise_overlap: bool = True
     interference: Annotated[Number, Field(ge=0)] | None = None
+    duplex: Share | None = None
+    latency: NotNegativeSeconds = 20e-6
+    layer_latency: NotNegativeSeconds = 10e-6
 
 
 Links = Annotated[ConstantLinks | TopologyLinks, Field(discriminator="kind")]
+
+
+class Speculation(Block):
+    """How drafts fare; the flags (steps, topk, draft tokens) are the engine's. Give ``accept_length`` or ``accept_rates``.
+
+    ``accept_length``: mean tokens kept per step and sequence, 1 to steps + 1. ``accept_rates``: chance that the k-th drafted token is
+    kept when all before it were. ``off_above``: larger decode batches run plainly. ``draft_layers``: layers of the draft model.
+    """
+
+    accept_length: Annotated[Number, Field(ge=1)] | None = None
+    accept_rates: list[Annotated[Number, Field(ge=0, le=1)]] | None = None
+    off_above: PositiveCount | None = None
+    draft_layers: PositiveCount = 1
 
 
 class Slo(Block):
