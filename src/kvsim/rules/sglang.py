@@ -216,7 +216,11 @@ class SglangParams:
     least this length are refused; None: the engine's length limits are off, only prompt + output > device_tokens is
     refused
     (the toy world of the field reports). ``clip_max_new_tokens``: SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION.
-    ``max_total_len``: cap of prompt + new tokens (srt/managers/tp_worker.py max_req_len).
+    ``max_total_len``: cap of prompt + new tokens (srt/managers/tp_worker.py max_req_len). ``stop_at_engine_failure``:
+    stop
+    where a rule set without ``abort_last`` fails (out of memory with one request left); else that request is aborted,
+    with
+    the failure as its reason, and the simulation goes on.
     """
 
     rules: SglangRules
@@ -246,4 +250,5 @@ class SglangParams:
     low_priority_values_first: bool = False
     priority_preemption_threshold: int = 10
     max_queued_requests: int | None = None
+    stop_at_engine_failure: bool = False
     seed: int = 1

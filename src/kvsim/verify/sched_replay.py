@@ -1,6 +1,8 @@
-"""Replay of scheduler-level recordings (``kvsim-sched-oracle/1``) on the very ``SglangScheduler`` that the simulation uses.
+"""Replay of scheduler-level recordings (``kvsim-sched-oracle/1``) on the very ``SglangScheduler`` that the simulation
+uses.
 
-Only arrivals are given; every iteration's decisions are compared: prefill batches, decode batch size, retractions, finishes, aborts, the
+Only arrivals are given; every iteration's decisions are compared: prefill batches, decode batch size, retractions,
+finishes, aborts, the
 chunked request, queue length, new-token ratio, cache counters and occupancy. The clock is the iteration number.
 """
 
@@ -43,11 +45,13 @@ def params_of(meta: dict[str, Any], rules: SglangRules | None = None) -> SglangP
         mixed_chunk=bool(meta.get("mixed_chunk", False)),
         overlap=bool(meta["overlap"]),
         max_input_tokens=1 << 60,
+        stop_at_engine_failure=True,
     )
 
 
 class SchedReplay:
-    """Drives one scheduler through a recording's iterations; ``rows`` collects what it decided, in the recording's form."""
+    """Drives one scheduler through a recording's iterations; ``rows`` collects what it decided, in the recording's
+    form."""
 
     def __init__(self, recording: dict[str, Any], rules: SglangRules | None = None, *, stepwise: bool = False) -> None:
         self.meta = recording["meta"]
@@ -173,7 +177,8 @@ def _spec(key: int, given: dict[str, Any]) -> RequestSpec:
 def replay_sched(
     recording: dict[str, Any], file: str = "", rules: SglangRules | None = None, *, stepwise: bool = False
 ) -> ReplayResult:
-    """Replay a scheduler-level recording and compare every field of every row, and the final tree; stops at the first difference."""
+    """Replay a scheduler-level recording and compare every field of every row, and the final tree; stops at the first
+    difference."""
     player = SchedReplay(recording, rules, stepwise=stepwise)
     rows = recording["its"]
     name, total = player.params.rules.name, len(rows)

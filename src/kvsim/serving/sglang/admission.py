@@ -1,6 +1,7 @@
 """One prefill pass's budgets and admissions (PrefillAdder of SGLang, both versions).
 
-Engine: srt/managers/schedule_policy.py: PrefillAdder (0.5.9, 0.5.23), srt/mem_cache/prefill_budget.py: PrefillBudget (0.5.23).
+Engine: srt/managers/schedule_policy.py: PrefillAdder (0.5.9, 0.5.23), srt/mem_cache/prefill_budget.py: PrefillBudget
+(0.5.23).
 All tests are exact at equality as written; the offsets are floats and are never rounded.
 """
 
@@ -19,8 +20,10 @@ CONTINUE, NO_TOKEN, OTHER = "continue", "no token", "other"
 class Admission:
     """The budgets of one pass and what it admitted.
 
-    ``admitted``: requests of the new batch in order (a continued chunk first). ``new_chunked``: the request whose prompt was cut.
-    ``first_of``: how far each admitted request was computed before (its prefix in this batch). ``mixed``: decoders riding along.
+    ``admitted``: requests of the new batch in order (a continued chunk first). ``new_chunked``: the request whose
+    prompt was cut.
+    ``first_of``: how far each admitted request was computed before (its prefix in this batch). ``mixed``: decoders
+    riding along.
     """
 
     def __init__(
@@ -160,7 +163,8 @@ class Admission:
         self._charge(extend, new)
 
     def _add_shape_first(self, request: SglangRequest, match: Match) -> str:
-        """0.5.23 add_one_req: lock, choose the shape as if the load succeeded, load back, choose again if it did not."""
+        """0.5.23 add_one_req: lock, choose the shape as if the load succeeded, load back, choose again if it did
+        not."""
         cache = self.cache
         cache.lock(match.device_node)
         try:
@@ -233,7 +237,8 @@ class Admission:
         return (left, request.kv.total) if left > 0 else None
 
     def _note_pair(self, request: SglangRequest) -> None:
-        """Keep (tokens left, tokens occupied) sorted; later ones go before the first not smaller, the largest one place early."""
+        """Keep (tokens left, tokens occupied) sorted; later ones go before the first not smaller, the largest one
+        place early."""
         if self._pairs is None:
             found = [self._pair_of(r) for r in (request, *self.running, *self.admitted)]
             self._pairs = sorted([pair for pair in found if pair is not None], key=lambda pair: pair[0])

@@ -1,6 +1,7 @@
 """Decode steps: the memory check, retraction, allocation; and what happens to results.
 
-Engine: srt/managers/schedule_batch.py (check_decode_mem, retract_decode, prepare_for_decode), scheduler.py (update_running_batch),
+Engine: srt/managers/schedule_batch.py (check_decode_mem, retract_decode, prepare_for_decode), scheduler.py
+(update_running_batch),
 scheduler_output_processor_mixin.py / batch_result_processor.py (process_batch_result).
 """
 
@@ -27,8 +28,10 @@ class EngineOutOfMemory(EngineFailure):
 class Decoding:
     """The state every part of the scheduler shares, and the decode half of it.
 
-    ``running``: the running batch in the engine's order; ``full``: its batch_is_full flag; ``chunked``: the request in the middle of its
-    prompt; ``last``: the batch planned last; ``inflight``: the batch whose result is not processed yet; ``ratio``: new-token ratio.
+    ``running``: the running batch in the engine's order; ``full``: its batch_is_full flag; ``chunked``: the request
+    in the middle of its
+    prompt; ``last``: the batch planned last; ``inflight``: the batch whose result is not processed yet; ``ratio``:
+    new-token ratio.
     """
 
     def __init__(self, params: SglangParams, cache: KvCache) -> None:
@@ -36,11 +39,13 @@ class Decoding:
         self.ordering = Ordering(params, cache)
         self.waiting: list[SglangRequest] = []
         self.running: list[SglangRequest] = []
+        self.ended_in_running = False  # somebody in it may have finished since it was filtered
         self.full = False
         self.chunked: SglangRequest | None = None
         self.last: SglangStep | None = None
         self.inflight: SglangStep | None = None
         self.now = 0
+        self.aborting = False  # somebody running may be about to be aborted
         self.retracted_now: list[Request] = []
         self.ended: list[Request] = []
         init = min(params.init_new_token_ratio * params.schedule_conservativeness, 1.0)
@@ -56,7 +61,8 @@ class Decoding:
     def _plan_decode(self, now: int) -> SglangStep | None:
         before = len(self.running)
         finishing: list[SglangRequest] = []
-        self.running = [r for r in self.running if not r.finished]
+        if self.ended_in_running:
+            self._drop_finished()
         if self.rules.foresee_length_finish and self.params.overlap:
             finishing = self._finishing(self.running)
             if finishing:
@@ -65,7 +71,8 @@ class Decoding:
             self.full = False
             return None
         if self._decode_fits(self.running, now):
-            self.ratio = max(self.ratio - self.ratio_decay, self.ratio_min)
+            ratio = self.ratio - self.ratio_decay
+            self.ratio = ratio if ratio > self.ratio_min else self.ratio_min
         elif finishing and self.rules.skip_step_for_finishing:
             self.full = False
             return None
@@ -78,12 +85,20 @@ class Decoding:
         self._allocate_decode(self.running, now)
         return self._decode_step()
 
+    def _drop_finished(self) -> None:
+        self.running = [r for r in self.running if not r.finished]
+        self.ended_in_running = False
+
     def _decode_step(self) -> SglangStep:
-        step = SglangStep("decode")
-        step.batch = list(self.running)
-        step.requests = list(step.batch)
-        step.decoders = step.decode_batch = len(step.batch)
-        step.sum_context, step.max_context = self._contexts(step.batch)
+        """Return the step of the running batch; its list is shared: ``running`` is replaced, never changed in place."""
+        step, last, batch = SglangStep("decode"), self.last, self.running
+        step.batch = batch
+        step.requests = batch  # type: ignore[assignment]
+        step.decoders = step.decode_batch = size = len(batch)
+        if last is not None and last.batch is batch and last.kind == "decode":
+            step.sum_context, step.max_context = last.sum_context + size, last.max_context + 1
+        else:
+            step.sum_context, step.max_context = self._contexts(batch)
         return step
 
     def _finishing(self, candidates: Sequence[SglangRequest]) -> list[SglangRequest]:
@@ -91,8 +106,8 @@ class Decoding:
         pending = self.inflight
         if pending is None:
             return []
-        inside = {id(r) for r in pending.batch if r is not pending.chunked}
-        return [r for r in candidates if id(r) in inside and r.output_done + 1 >= r.mnt]
+        last = [r for r in candidates if r.output_done + 1 >= r.mnt]
+        return [r for r in last if r in pending.batch and r is not pending.chunked] if last else last
 
     @staticmethod
     def _contexts(batch: Sequence[SglangRequest]) -> tuple[int, int]:
@@ -122,10 +137,10 @@ class Decoding:
 
     # ------------------------------------------------------------------ retraction
     def _retract(self, now: int) -> None:
-        """Send requests back to the queue until the rest can decode: fewest output tokens first, then the longest prompt."""
+        """Send requests back to the queue until the rest can decode: fewest output tokens first, then the longest
+        prompt."""
         params = self.params
-        batch = self.running
-        batch.sort(key=lambda r: (r.output_done, -r.spec.prompt_tokens), reverse=True)
+        batch = self.running = sorted(self.running, key=lambda r: (r.output_done, -r.spec.prompt_tokens), reverse=True)
         victims: list[SglangRequest] = []
         while len(batch) > 1 and (not victims or not self._decode_fits(batch, now)):
             victim = batch.pop()
@@ -141,16 +156,24 @@ class Decoding:
         self._requeue(victims)
 
     def _last_does_not_fit(self, batch: list[SglangRequest], now: int) -> None:
+        """Abort the last request (0.5.23), or say that 0.5.9 fails here: it raises, and the server dies."""
+        reason = "not even this one request fits the pool"
         if not self.rules.abort_last:
-            raise EngineOutOfMemory(
-                f"{self.rules.name} fails here: out of memory even after retracting all other requests in the decode batch"
-            )
+            reason = f"{self.rules.name} fails here: out of memory with one request left{self._locked_by_copies()}"
+            if self.params.stop_at_engine_failure:
+                raise EngineOutOfMemory(reason)
         last = batch.pop()
         self.cache.retract(last.kv, now)
         self.cache.make_room(0, now)
         last.retracted = last.finished = True
-        last.status, last.end_ps, last.reason = ABORTED, now, "not even this one request fits the pool"
+        last.status, last.end_ps, last.reason = ABORTED, now, reason
         self.ended.append(last)
+
+    def _locked_by_copies(self) -> str:
+        cache = self.cache
+        if cache.idle_transfers:
+            return ""
+        return f" ({cache.protected:,} tokens locked, {cache.in_flight_writes} backups waiting for an event check)"
 
     def _release(self, request: SglangRequest) -> None:
         """Free a running request's private KV; nothing of it is inserted."""
@@ -169,25 +192,42 @@ class Decoding:
             self.inflight = None
         out = Settled()
         prompts = len(step.batch) - step.decoders
-        for i, request in enumerate(step.batch):
-            if request.finished or request.retracted or request is step.chunked:
-                continue
-            self._one_token(request, out, now, prefilled=i < prompts)
+        for request in step.batch[:prompts] if step.decoders else step.batch:
+            if not (request.finished or request.retracted or request is step.chunked):
+                self._first_token(request, out, now)
+        if step.decoders:
+            self._decoded(step.batch[prompts:] if prompts else step.batch, out, now)
         self.cache.flush(now)
         return out
 
-    def _one_token(self, request: SglangRequest, out: Settled, now: int, *, prefilled: bool) -> None:
+    def _decoded(self, batch: Sequence[SglangRequest], out: Settled, now: int) -> None:
+        """Give one token to everybody who is still there."""
+        emitted, ended = len(batch), []
+        for request in batch:
+            if request.finished or request.retracted:
+                emitted -= 1
+                continue
+            request.output_done = done = request.output_done + 1
+            request.kv.outputs += 1
+            if done >= request.length or request.abort_wanted:
+                ended.append(request)
+        out.emitted += emitted
+        for request in ended:
+            self._finish(request, out, now)
+
+    def _first_token(self, request: SglangRequest, out: Settled, now: int) -> None:
+        """Give the token that comes out of a prefill; put the prompt into the tree."""
         request.output_done += 1
         request.kv.outputs += 1
         out.emitted += 1
         if request.first_token_ps is None:
             request.first_token_ps = now
             out.first.append(request)
-        elif prefilled:
+        else:
             out.again.append(request)
         if request.output_done >= request.length or request.abort_wanted:
             self._finish(request, out, now)
-        elif prefilled:
+        else:
             self.cache.checkpoint(request.kv, request.extend_end, now, chunked=False)
 
     def _finish(self, request: SglangRequest, out: Settled, now: int) -> None:
@@ -195,7 +235,7 @@ class Decoding:
         upto = min(kv.committed, kv.total)
         if not self.rules.last_token_cached:
             upto = min(upto, kv.total - 1)
-        request.finished = True
+        request.finished = self.ended_in_running = True
         request.offered = upto
         request.status = ABORTED if request.abort_wanted and request.output_done < request.length else FINISHED
         if request.status == ABORTED:

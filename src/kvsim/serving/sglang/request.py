@@ -16,7 +16,8 @@ ENDLESS_NEW_TOKENS = 1 << 30
 class SglangRequest(Request):
     """A request with its KV. ``mnt``: max_new_tokens after clipping; ``length``: tokens it will generate (EOS or mnt).
 
-    ``extend_end``: end of the tokens computed or being computed by prefill. ``matched``: extend length as of the last match
+    ``extend_end``: end of the tokens computed or being computed by prefill. ``matched``: extend length as of the last
+    match
     (priority preemption uses this stale value). ``finished``, ``retracted``: as the engine's flags.
     """
 
@@ -50,7 +51,8 @@ class SglangRequest(Request):
 
 
 class SglangStep(Step):
-    """A step with its batch: ``batch`` in the engine's order (prefill part first), ``chunked`` the request still in the middle of its prompt,
+    """A step with its batch: ``batch`` in the engine's order (prefill part first), ``chunked`` the request still in
+    the middle of its prompt,
     ``decoders`` how many at the end of the batch ride along (mixed) or decode."""
 
     __slots__ = ("batch", "chunked", "decoders", "hits")
@@ -62,7 +64,16 @@ class SglangStep(Step):
         self.decoders = 0
         self.hits: list[tuple[int, int] | None] = []
 
+    def __copy__(self) -> SglangStep:
+        twin = SglangStep.__new__(SglangStep)
+        for name in _STEP_SLOTS:
+            setattr(twin, name, getattr(self, name))
+        return twin
+
     @property
     def is_extend(self) -> bool:
         """Whether it computes prompt tokens."""
         return self.kind != "decode"
+
+
+_STEP_SLOTS = (*Step.__slots__, *SglangStep.__slots__)

@@ -12,7 +12,8 @@ UNLIMITED = 1 << 60
 
 
 class Crossings:
-    """When the sequences of a batch need their next pages: ``until(steps)`` pages are taken by the next ``steps`` decode steps."""
+    """When the sequences of a batch need their next pages: ``until(steps)`` pages are taken by the next ``steps``
+    decode steps."""
 
     __slots__ = ("batch", "page", "waits")
 
@@ -54,21 +55,25 @@ class Runs(Decoding):
         return max(0, min(self._until_finish(step.batch), self._until_memory(step.batch)))
 
     def before_eviction(self) -> int:
-        """Return how many further steps of the batch planned last need no eviction (a replay looks at every eviction)."""
+        """Return how many further steps of the batch planned last need no eviction (a replay looks at every
+        eviction)."""
         assert self.last is not None
         return self._before_eviction(Crossings(self.last.batch, self.cache.page))
 
     def _until_finish(self, batch: list[SglangRequest]) -> int:
         """Iterations whose results finish nobody (and, where the engine foresees it, remove nobody)."""
-        if any(r.abort_wanted for r in batch):
-            return 0
+        if self.aborting:
+            if any(r.abort_wanted for r in batch):
+                return 0
+            self.aborting = False
         left = min([r.length - r.output_done for r in batch]) - 1
         if self.rules.foresee_length_finish and self.params.overlap:
             left = min(left, min([r.mnt - r.output_done for r in batch]) - 2)
         return left
 
     def _until_memory(self, batch: list[SglangRequest]) -> int:
-        """Iterations whose slots can be had; without any eviction where one would block, or where copies may be acknowledged."""
+        """Iterations whose slots can be had; without any eviction where one would block, or where copies may be
+        acknowledged."""
         cache = self.cache
         crossings = Crossings(batch, cache.page)
         no_eviction = cache.write_back or (self.rules.poll_every_iteration and not cache.idle_transfers)
@@ -92,19 +97,28 @@ class Runs(Decoding):
                 pages = crossings.until(free_run)
                 if pages:
                     self.cache.take(pages * self.cache.page)
-                for request in batch:
-                    request.kv.committed += free_run
+                if free_run == iterations:
+                    self._add_tokens(batch, iterations, iterations)
+                    break
+                self._add_tokens(batch, free_run, 0)
                 left -= free_run
             else:
                 self.cache.make_room(self._decode_need(batch), self.now)
                 self._allocate_decode(batch, self.now)
                 left -= 1
-        for request in batch:
-            request.output_done += iterations
-            request.kv.outputs += iterations
+        else:
+            self._add_tokens(batch, 0, iterations)
         self._decay(iterations)
         step.sum_context += iterations * step.decode_batch
         step.max_context += iterations
+
+    @staticmethod
+    def _add_tokens(batch: list[SglangRequest], slots: int, outputs: int) -> None:
+        for request in batch:
+            kv = request.kv
+            kv.committed += slots
+            kv.outputs += outputs
+            request.output_done += outputs
 
     def _decay(self, times: int) -> None:
         ratio, decay, floor = self.ratio, self.ratio_decay, self.ratio_min

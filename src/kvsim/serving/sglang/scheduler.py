@@ -1,7 +1,9 @@
 """SGLang's scheduler: one iteration at a time, exact to the recordings of 0.5.9 and 0.5.23.
 
-Engine: srt/managers/scheduler.py (get_next_batch_to_run, _get_new_batch_prefill_raw, update_running_batch, process_batch_result).
-The iteration's order is ``plan``; results are processed in ``settle`` (settling.py); decode memory and retraction are in decode.py,
+Engine: srt/managers/scheduler.py (get_next_batch_to_run, _get_new_batch_prefill_raw, update_running_batch,
+process_batch_result).
+The iteration's order is ``plan``; results are processed in ``settle`` (settling.py); decode memory and retraction are
+in decode.py,
 closed-form runs in runs.py.
 """
 
@@ -75,7 +77,7 @@ class SglangScheduler(Runs):
             self.waiting.remove(request)
             request.status, request.end_ps, request.reason = ABORTED, now, "the client gave up"
         else:
-            request.abort_wanted = True
+            request.abort_wanted = self.aborting = True
 
     # ------------------------------------------------------------------ one iteration
     def plan(self, now: int) -> Step | None:
@@ -117,14 +119,16 @@ class SglangScheduler(Runs):
         if not keep:
             return
         if self.running:
-            self.running.extend(keep)
+            self.running = self.running + keep
         else:
             self.running, self.full = keep, False  # the batch object is replaced, and its flag with it
 
     def _filter_running(self) -> None:
-        if any(r.finished for r in self.running):
-            self.running = [r for r in self.running if not r.finished]
-            self.full = False
+        if self.ended_in_running:
+            before = len(self.running)
+            self._drop_finished()
+            if len(self.running) < before:
+                self.full = False
 
     # ------------------------------------------------------------------ prefill
     def _plan_prefill(self, now: int) -> SglangStep | None:
@@ -199,8 +203,8 @@ class SglangScheduler(Runs):
                 break
         if not chosen or missing > 0:
             return False
+        self.running = [request for request in self.running if request not in chosen]
         for victim in chosen:
-            self.running.remove(victim)
             adder.off_total -= min(victim.mnt - victim.output_done, params.clip_max_new_tokens) * self.ratio
             self._release(victim)
             adder.preempted.append(victim)
@@ -217,26 +221,29 @@ class SglangScheduler(Runs):
             self.chunked = adder.new_chunked
         step = SglangStep("prefill")
         step.chunked = self.chunked
-        step.batch = list(admitted)
+        step.batch = admitted
         step.load_ticket, step.load_tokens = cache.start_loads(now)
-        extend = sum(r.extend_end - prefix for r, prefix in zip(admitted, adder.prefixes, strict=True))
-        cache.make_room(extend if cache.page == 1 else extend + cache.page * len(admitted), now)
-        self._check_room(adder)
+        self._make_prefill_room(adder, now)
         for request, prefix, hits in zip(admitted, adder.prefixes, adder.hits, strict=True):
             self._extend(step, request, prefix, hits)
         if self.params.mixed_chunk and self.running:
             self._mix(step, now)
-        step.requests = list(step.batch)
+        step.requests = step.batch  # type: ignore[assignment]
         return step
 
-    def _check_room(self, adder: Admission) -> None:
-        """Raise EngineOutOfMemory where the engine's allocation fails (a continued chunk is not tested for room)."""
-        up = self.cache.pages_up
-        pairs = zip(adder.admitted, adder.prefixes, strict=True)
-        need = sum([up(request.extend_end) - up(prefix) for request, prefix in pairs])
-        if need > self.cache.free:
+    def _make_prefill_room(self, adder: Admission, now: int) -> None:
+        """Evict for the batch; EngineOutOfMemory where the engine's allocation fails (a continued chunk is not
+        tested)."""
+        cache, admitted, prefixes = self.cache, adder.admitted, adder.prefixes
+        extend = need = sum([r.extend_end for r in admitted]) - sum(prefixes)
+        if cache.page == 1:
+            cache.make_room(extend, now)
+        else:
+            cache.make_room(extend + cache.page * len(admitted), now)
+            need = sum([cache.pages_up(r.extend_end) for r in admitted]) - sum([cache.pages_up(p) for p in prefixes])
+        if need > cache.free:
             raise EngineOutOfMemory(
-                f"{self.rules.name} fails here: prefill out of memory ({need} slots wanted, {self.cache.free} free)"
+                f"{self.rules.name} fails here: prefill out of memory ({need} slots wanted, {cache.free} free)"
             )
 
     def _leave_queue(self, admitted: list[SglangRequest], adder: Admission) -> None:
