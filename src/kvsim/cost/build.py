@@ -22,7 +22,11 @@ def build_step_time(resolved: Resolved) -> StepTime:
         from kvsim.cost.constant import ConstantTime
 
         return ConstantTime(
-            costs.prefill_tokens_per_s, costs.decode_step, layers=costs.layers, per_step_s=costs.per_step, decode_per_context_s=costs.decode_per_context
+            costs.prefill_tokens_per_s,
+            costs.decode_step,
+            layers=costs.layers,
+            per_step_s=costs.per_step,
+            decode_per_context_s=costs.decode_per_context,
         )
     if costs.kind == "analytic":
         from kvsim.cost.resolve import analytic_time
@@ -46,7 +50,9 @@ def build_links(resolved: Resolved) -> Links:
     links, capacity = resolved.scenario.links, resolved.capacity
     if links.kind == "constant":
         bytes_per_token = capacity.kv_bytes_per_token
-        mode = CopyMode((bytes_per_token, bytes_per_token), setup_ps=round(links.latency * 1e12), layerwise=links.layerwise_overlap)
+        mode = CopyMode(
+            (bytes_per_token, bytes_per_token), setup_ps=round(links.latency * 1e12), layerwise=links.layerwise_overlap
+        )
         return Links(Topology(1, links.h2d, links.d2h, (links.duplex, links.duplex)), mode)
     from kvsim.cost.resolve import topology_links
 

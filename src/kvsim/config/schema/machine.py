@@ -55,13 +55,12 @@ class TableCosts(Block):
 
 
 class AiconfiguratorCosts(Block):
-    """aiconfigurator-core as an estimator (optional extra). ``system``, ``model``: its own names; ``allreduce``: a preset to put in place of its own."""
+    """aiconfigurator-core as an estimator (optional extra). ``system``, ``model``: its own names."""
 
     kind: Literal["aiconfigurator"]
     system: Name | None = None
     model: Name | None = None
     backend: Name = "sglang"
-    allreduce: Name | None = None
 
 
 Costs = Annotated[ConstantCosts | AnalyticCosts | TableCosts | AiconfiguratorCosts, Field(discriminator="kind")]
