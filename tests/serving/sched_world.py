@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvsim.content import canonical, length
+from kvsim.kv.tiers import EngineFailure
 from kvsim.rules.sglang import RULES, SglangParams
 from kvsim.serving.port import Request, Step
-from kvsim.kv.tiers import EngineFailure
 from kvsim.serving.sglang.scheduler import SglangScheduler
 from kvsim.workload.spec import RequestSpec
 
@@ -18,7 +18,7 @@ MOST_ITERATIONS = 4000
 
 
 class Copies:
-    """Transfers that take a number of iterations which depends on their size; under write_back a write is waited for."""
+    """Copies that take a number of iterations which depends on their size; under write_back a write is waited for."""
 
     def __init__(self, per_write: int, per_load: int, waits: bool = False) -> None:
         self.per_write, self.per_load, self.waits = per_write, per_load, waits
@@ -194,7 +194,9 @@ class Drive:
         }
 
 
-def drive(params: SglangParams, specs: list[RequestSpec], *, closed: bool = False, delays: tuple[int, int] = (2, 2)) -> Log:
+def drive(
+    params: SglangParams, specs: list[RequestSpec], *, closed: bool = False, delays: tuple[int, int] = (2, 2)
+) -> Log:
     """Run ``specs`` through a scheduler; returns the log."""
     copies = Copies(*delays, waits=params.write_policy == "write_back")
     return Drive(params, specs, copies, closed=closed).run()
@@ -239,15 +241,26 @@ def random_world(seed: int) -> tuple[SglangParams, list[RequestSpec], tuple[int,
     for i in range(rng.randrange(3, 22)):
         at += rng.choice([0, 0, 1, 2, rng.randrange(30)])
         own = rng.randrange(1, 40) * scale
-        prompt = [[5_000_000, shared], [1000 * (i + 1) * scale, own]] if rng.random() < 0.6 and shared else [[1000 * (i + 1) * scale, own]]
+        prompt = (
+            [[5_000_000, shared], [1000 * (i + 1) * scale, own]]
+            if rng.random() < 0.6 and shared
+            else [[1000 * (i + 1) * scale, own]]
+        )
         if specs and rng.random() < 0.3:
             old = rng.choice(specs)
-            prompt = [list(run) for run in old.prompt] + [[old.output_first, old.output_tokens], [900_000 + 1000 * i, own // 3 + 1]]
+            prompt = [list(run) for run in old.prompt] + [
+                [old.output_first, old.output_tokens],
+                [900_000 + 1000 * i, own // 3 + 1],
+            ]
         size = sum(count for _, count in prompt)
         room = device - size - 2 * page - 2
         if room < 2 or size >= device // 2:
             continue
         output = min(rng.choice([1, 2, rng.randrange(2, 30), rng.randrange(2, 120)]) * max(1, scale // 2), room)
         mnt = output if rng.random() < 0.6 else min(output + rng.randrange(0, 50), room)
-        specs.append(request(f"r{i}", prompt, output, first=20_000_000 + i * 100_000, at=at, mnt=mnt, ignore_eos=rng.random() < 0.3))
+        specs.append(
+            request(
+                f"r{i}", prompt, output, first=20_000_000 + i * 100_000, at=at, mnt=mnt, ignore_eos=rng.random() < 0.3
+            )
+        )
     return params, specs, (rng.randrange(0, 9), rng.randrange(0, 9))

@@ -214,13 +214,10 @@ class SglangParams:
 
     ``host_tokens`` 0: HiCache off. ``chunked_prefill_size`` None: chunking off. ``max_input_tokens``: prompts of at
     least this length are refused; None: the engine's length limits are off, only prompt + output > device_tokens is
-    refused
-    (the toy world of the field reports). ``clip_max_new_tokens``: SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION.
+    refused (the toy world of the field reports). ``clip_max_new_tokens``: SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION.
     ``max_total_len``: cap of prompt + new tokens (srt/managers/tp_worker.py max_req_len). ``stop_at_engine_failure``:
-    stop
-    where a rule set without ``abort_last`` fails (out of memory with one request left); else that request is aborted,
-    with
-    the failure as its reason, and the simulation goes on.
+    stop where a rule set without ``abort_last`` fails (out of memory with one request left); else that request is
+    aborted, with the failure as its reason, and the simulation goes on.
     """
 
     rules: SglangRules

@@ -177,8 +177,7 @@ def _spec(key: int, given: dict[str, Any]) -> RequestSpec:
 def replay_sched(
     recording: dict[str, Any], file: str = "", rules: SglangRules | None = None, *, stepwise: bool = False
 ) -> ReplayResult:
-    """Replay a scheduler-level recording and compare every field of every row, and the final tree; stops at the first
-    difference."""
+    """Replay a scheduler-level recording: every field of every row and the final tree; stops at the first difference."""
     player = SchedReplay(recording, rules, stepwise=stepwise)
     rows = recording["its"]
     name, total = player.params.rules.name, len(rows)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from kvsim.serving.port import Transfers
     from kvsim.workload.spec import RequestSpec
 
+QUEUE_FULL = "the request queue is full"
+
 
 class SglangScheduler(Runs):
     """One SGLang server (one TP group); implements ``serving.port.Scheduler``."""
@@ -41,6 +43,8 @@ class SglangScheduler(Runs):
         self._seq += 1
         refusal = self._refusal(spec)
         request = SglangRequest(spec, now, 0 if refusal else self._clipped(spec), self._seq)
+        if not refusal and not self._make_queue_room(request, now):
+            refusal = QUEUE_FULL
         if refusal:
             request.status, request.reason = REFUSED, refusal
             return request
@@ -55,9 +59,23 @@ class SglangScheduler(Runs):
             return f"prompt too long: {_spaced(tokens)} >= {_spaced(params.max_input_tokens)}"
         if params.max_input_tokens is None and tokens + spec.output_tokens > params.device_tokens:
             return f"needs {_spaced(tokens + spec.output_tokens)}, pool {_spaced(params.device_tokens)}"
-        if params.max_queued_requests is not None and len(self.waiting) >= params.max_queued_requests:
-            return "the request queue is full"
         return ""
+
+    def _make_queue_room(self, request: SglangRequest, now: int) -> bool:
+        """Whether the queue takes one more; under priorities its worst request is ejected for a more urgent one."""
+        limit = self.params.max_queued_requests
+        if limit is None or len(self.waiting) < limit:
+            return True
+        if not self.params.priority_scheduling or not self.waiting:
+            return False
+        urgency = self.ordering.urgency
+        worst = max(self.waiting, key=lambda queued: (urgency(queued), queued.seq))
+        if urgency(request) >= urgency(worst):
+            return False
+        self.waiting.remove(worst)
+        worst.status, worst.end_ps, worst.reason = ABORTED, now, QUEUE_FULL
+        self.ended.append(worst)
+        return True
 
     def _clipped(self, spec: RequestSpec) -> int:
         """Return max_new_tokens after the engine's clipping on arrival (init_req_max_new_tokens)."""
@@ -324,11 +342,7 @@ class SglangScheduler(Runs):
     def counts(self) -> tuple[int, int]:
         """Return (running, waiting)."""
         last = self.last
-        fresh = (
-            len(last.batch) - (last.decoders if last.kind == "decode" else 0)
-            if last is not None and last.is_extend
-            else 0
-        )
+        fresh = len(last.batch) if last is not None and last.is_extend else 0
         return len(self.running) + fresh, len(self.waiting)
 
     def pending(self) -> Sequence[Request]:
