@@ -60,13 +60,14 @@ class _SglangResolver:
         graph_max = engine.cuda_graph_max_bs or (max(engine.cuda_graph_bs) if engine.cuda_graph_bs else memory.default_graph_max(card.memory_mib, self.tp))
         sizes = tuple(sorted(engine.cuda_graph_bs)) if engine.cuda_graph_bs else memory.graph_sizes(graph_max, bool(engine.speculative_algorithm))
         cell = self._cell()
-        free_before, weights = self._before_and_weights()
-        fraction = self._fraction(chunk, graph_max)
+        given = engine.device_tokens is not None
+        free_before, weights = (0, 0) if given else self._before_and_weights()
+        fraction = None if given else self._fraction(chunk, graph_max)
         tokens = self._device_tokens(free_before, weights, fraction, cell)
         context = engine.context_length or self.model.context_length
         limits = memory.request_limits(max(tokens, 2), context, self._running_flag(), self.dp, self.newer)
         host = self._host(tokens, cell)
-        self._assume(fraction)
+        self._assume()
         longest = limits.longest_prompt if engine.length_limits else tokens
         params = SglangParams(
             rules=self.rules, page_size=self.page, device_tokens=max(tokens, self.page), host_tokens=host,
@@ -91,8 +92,8 @@ class _SglangResolver:
         )
         capacity = Capacity(
             device_tokens=tokens, host_tokens=host, page_size=self.page, kv_bytes_per_token=cell, ranks=self.tp, host_copies=copies,
-            device_pool_bytes=tokens * cell, host_bytes_per_rank=host * cell * (1 if copies > 1 or self.tp == 1 else 1),
-            host_bytes_total=host * cell * copies * self.dp // (self.dp if copies > 1 else 1), longest_prompt=longest,
+            device_pool_bytes=tokens * cell, host_bytes_per_rank=host * cell,
+            host_bytes_total=host * cell * copies, longest_prompt=longest,
             max_running_requests=limits.running, weight_bytes=weights, card_bytes=card.memory_bytes, free_before_bytes=free_before,
             lines=tuple(self.lines), infeasible=tuple(self.infeasible), assumptions=tuple(dict.fromkeys(self.assumptions)), extra=self.extra,
         )
@@ -159,12 +160,13 @@ class _SglangResolver:
         self.line("mem_fraction_static", fraction, "", "chosen as the engine would, from the card's memory, chunk and graph sizes")
         return fraction
 
-    def _device_tokens(self, free: int, weights: int, fraction: float, cell: int) -> int:
+    def _device_tokens(self, free: int, weights: int, fraction: float | None, cell: int) -> int:
         engine = self.engine
         if engine.device_tokens is not None:
             tokens = engine.device_tokens - engine.device_tokens % self.page
             self.line("device tokens", tokens, "tokens", "given", "given")
             return tokens
+        assert fraction is not None
         derived = memory.kv_tokens(free, weights, fraction, cell, self.page, engine.max_total_tokens)
         rest = memory.weights_rest(free, weights, fraction)
         words = f"({fraction:g} x {gib(free)} - {gib(weights)}) = {gib(rest)} / {cell:,} B, whole pages of {self.page}"
@@ -229,7 +231,7 @@ class _SglangResolver:
                 f"host pool of {gb(total)} ({copies} x {gb(per_rank)}) does not fit: {gb(usable)} usable less 10 GiB kept free = {gb(free)}; {later}; {best}"
             )
 
-    def _assume(self, fraction: float) -> None:
+    def _assume(self) -> None:
         engine = self.engine
         if engine.memory_source:
             self.assumptions.append(f"T and W: {engine.memory_source}")
