@@ -186,7 +186,7 @@ def test_a_file_that_holds_no_measurement_is_a_clear_error(tmp_path: Path, conte
 
 
 class FakeServer(BaseHTTPRequestHandler):
-    """Streams completions: 1 us per prompt token, 2 ms per output token."""
+    """Streams completions: 1 us per prompt token, 5 ms per output token."""
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -196,7 +196,7 @@ class FakeServer(BaseHTTPRequestHandler):
         for _ in range(body["max_tokens"]):
             self.wfile.write(b'data: {"choices": []}\n\n')
             self.wfile.flush()
-            time.sleep(0.0005)
+            time.sleep(0.005)
         self.wfile.write(b"data: [DONE]\n\n")
 
     def log_message(self, *args: object) -> None:
@@ -206,7 +206,7 @@ class FakeServer(BaseHTTPRequestHandler):
 def test_the_probe_measures_a_server_and_its_result_is_read_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(calibrate_probe, "OUTPUT_TOKENS", 20)
+    monkeypatch.setattr(calibrate_probe, "OUTPUT_TOKENS", 60)
     server = ThreadingHTTPServer(("127.0.0.1", 0), FakeServer)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -5,14 +5,14 @@ from cost_models import LLAMA, QWEN_MOE, anchor, model_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvsim.cost.constant import ConstantTime
+from kvsim.cost.constant import ConstantTime, Rates
 from kvsim.errors import ConfigError
 
 TIMES = {
     "anchor": anchor(),
     "dense": model_on(LLAMA, "h100"),
     "moe": model_on(QWEN_MOE, "rtx_pro_6000"),
-    "constant": ConstantTime(10_000, 0.01, layers=4, decode_per_context_s=1e-9),
+    "constant": ConstantTime(Rates(10_000, 0.01, decode_per_context=1e-9), 4),
 }
 runs = st.tuples(st.sampled_from(sorted(TIMES)), st.integers(1, 300), st.integers(1, 200_000), st.integers(1, 400))
 
@@ -56,7 +56,7 @@ def test_a_decode_step_is_never_faster_with_more_context(batch: int, mean: int, 
 
 
 def test_constant_rates_are_plain_arithmetic() -> None:
-    time = ConstantTime(10_000, 0.010)
+    time = ConstantTime(Rates(10_000, 0.010))
     assert time.prefill_ps(100, 0, 4900, 1, 0, 0, 0) == 10_000_000_000
     assert time.decode_run_ps(4, 1000, 3) == 30_000_000_000
     assert time.prefill_ps(100, 0, 0, 1, 3, 900, 300) == 20_000_000_000
@@ -65,4 +65,14 @@ def test_constant_rates_are_plain_arithmetic() -> None:
 @pytest.mark.parametrize("rate", [0, -1, float("nan")])
 def test_a_prefill_rate_that_is_not_positive_is_refused(rate: float) -> None:
     with pytest.raises(ConfigError, match="prefill rate"):
-        ConstantTime(rate, 0.01)
+        Rates(rate, 0.01)
+
+
+def test_a_linear_step_time_has_the_five_numbers_of_a_regression_and_a_term_for_experts() -> None:
+    rates = Rates(20_000, 0.004, 0.004, 1e-5, 1e-9, 2e-10, expert_step=0.006, expert_share=8 / 128)
+    time = ConstantTime(rates)
+    decode = 0.004 + 10 * 1e-5 + 50_000 * 1e-9 + 0.006 * (1 - (120 / 128) ** 10)
+    assert time.decode_ps(10, 50_000) / 1e12 == pytest.approx(decode, rel=1e-9)
+    pairs2 = 100 * (2 * 1000 + 101)
+    mixed = decode + 100 / 20_000 + pairs2 / 2 * 2e-10
+    assert time.prefill_ps(100, pairs2, 1000, 1, 10, 50_000, 5000) / 1e12 == pytest.approx(mixed, rel=1e-9)

@@ -19,15 +19,9 @@ def build_step_time(resolved: Resolved) -> StepTime:
     """Return the source of step time that ``costs`` names. Raises ConfigError, UnknownName, TraceError, MissingExtra."""
     costs = resolved.scenario.costs
     if costs.kind == "constant":
-        from kvsim.cost.constant import ConstantTime
+        from kvsim.cost.constant import ConstantTime, Rates
 
-        return ConstantTime(
-            costs.prefill_tokens_per_s,
-            costs.decode_step,
-            layers=costs.layers,
-            per_step_s=costs.per_step,
-            decode_per_context_s=costs.decode_per_context,
-        )
+        return ConstantTime(Rates(**{name: getattr(costs, name) for name in Rates.__dataclass_fields__}), costs.layers)
     if costs.kind == "analytic":
         from kvsim.cost.resolve import analytic_time
 

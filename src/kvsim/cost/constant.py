@@ -1,8 +1,10 @@
-"""Constant rates: the toy world in which answers are arithmetic."""
+"""Constant rates: the toy world in which answers are arithmetic, and any step time that is linear in its features."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
+from math import isfinite
 
 from kvsim.cost.piecewise import Curve, PiecewiseDecode
 from kvsim.errors import ConfigError
@@ -10,40 +12,49 @@ from kvsim.errors import ConfigError
 PS_PER_S = 10**12
 
 
-class ConstantTime(PiecewiseDecode):
-    """A fixed number of prompt tokens per second and a fixed decode step, whatever the batch and context.
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The numbers of a linear step time, seconds unless said otherwise.
 
-    ``prefill_tokens_per_s`` > 0; ``decode_step_s`` >= 0; ``per_step_s`` is added to every step that computes prompt tokens.
-    A mixed step takes its prompt tokens' time plus one decode step. ``decode_per_context_s``: seconds a decode step grows
-    per token of context read (0: none). Rounded to whole picoseconds per step.
+    Prompt tokens: ``per_step`` + P / ``prefill_tokens_per_s`` + ``prefill_per_pair`` x (new, context) pairs. Decode:
+    ``decode_step`` + ``decode_per_sequence`` x D + ``decode_per_context`` x context read + ``expert_step`` x (1 - (1 -
+    ``expert_share``)^D), the last for experts whose weights are read once however many tokens use them.
     """
 
-    def __init__(
-        self,
-        prefill_tokens_per_s: float,
-        decode_step_s: float,
-        *,
-        layers: int = 1,
-        per_step_s: float = 0.0,
-        decode_per_context_s: float = 0.0,
-    ) -> None:
-        super().__init__()
+    prefill_tokens_per_s: float
+    decode_step: float
+    per_step: float = 0.0
+    decode_per_sequence: float = 0.0
+    decode_per_context: float = 0.0
+    prefill_per_pair: float = 0.0
+    expert_step: float = 0.0
+    expert_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        values = [getattr(self, name) for name in self.__dataclass_fields__]
         if (
-            not prefill_tokens_per_s > 0
-            or decode_step_s < 0
-            or per_step_s < 0
-            or decode_per_context_s < 0
-            or layers < 1
+            not all(isfinite(value) and value >= 0 for value in values)
+            or not self.prefill_tokens_per_s > 0
+            or self.expert_share > 1
         ):
             raise ConfigError(
-                f"costs: the prefill rate must be positive and times not negative, got prefill {prefill_tokens_per_s} tokens/s, "
-                f"decode step {decode_step_s} s, per step {per_step_s} s, layers {layers}"
+                f"costs: the prefill rate must be positive, times not negative and the expert share at most 1, got {self}"
             )
-        self.layers = layers
-        self._token_ps = PS_PER_S / Fraction(str(prefill_tokens_per_s))
-        self._step_ps = _ps(per_step_s)
-        self._decode_ps = max(1, _ps(decode_step_s))
-        self._slope_ps = _ps(decode_per_context_s)
+
+
+class ConstantTime(PiecewiseDecode):
+    """A fixed number of prompt tokens per second and a fixed decode step, plus linear terms; whole picoseconds per step.
+
+    A mixed step takes the larger of both fixed parts once, and everything else of its prompt tokens and of its decoding.
+    """
+
+    def __init__(self, rates: Rates, layers: int = 1) -> None:
+        super().__init__()
+        self.rates, self.layers = rates, layers
+        self._token = PS_PER_S / Fraction(str(rates.prefill_tokens_per_s))
+        self._pair2 = Fraction(str(rates.prefill_per_pair)) * PS_PER_S / 2
+        self._step_ps, self._decode_ps = _ps(rates.per_step), _ps(rates.decode_step)
+        self._sequence_ps, self._context_ps = _ps(rates.decode_per_sequence), _ps(rates.decode_per_context)
 
     def prefill_ps(
         self,
@@ -56,12 +67,24 @@ class ConstantTime(PiecewiseDecode):
         max_context: int,
     ) -> int:
         """Return the time of a step that computes prompt tokens."""
-        rate = self._token_ps
-        time = new_tokens * rate.numerator // rate.denominator + self._step_ps
-        return time + (self._decode_ps + self._slope_ps * sum_context if decode_batch else 0)
+        token, pair2 = self._token, self._pair2
+        time = new_tokens * token.numerator // token.denominator
+        if pair2:
+            time += pairs2 * pair2.numerator // pair2.denominator
+        if not decode_batch:
+            return time + self._step_ps
+        return (
+            time + max(self._step_ps, self._decode_ps) + self._batch_ps(decode_batch) + self._context_ps * sum_context
+        )
+
+    def _batch_ps(self, batch: int) -> int:
+        time = self._sequence_ps * batch
+        if self.rates.expert_step:
+            time += _ps(self.rates.expert_step * (1.0 - (1.0 - self.rates.expert_share) ** batch))
+        return time
 
     def _make_curve(self, batch: int) -> Curve:
-        return [0], [self._decode_ps], [self._slope_ps]
+        return [0], [max(1, self._decode_ps + self._batch_ps(batch))], [self._context_ps]
 
 
 def _ps(seconds: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kvsim.cost.adapt import EngineShape, analytic_inputs, with_overrides
@@ -53,7 +54,9 @@ def model_shape(resolved: Resolved) -> ModelShape:
         raise ConfigError(
             "model: the step-time model needs the model's config.json; use costs: {kind: constant} without it"
         )
-    return shape_of(config)
+    shape = shape_of(config)
+    full = getattr(resolved.model, "kv_layers", 0)
+    return replace(shape, full_attention_layers=full) if full else shape
 
 
 def engine_shape(resolved: Resolved) -> EngineShape:

@@ -22,14 +22,22 @@ from kvsim.config.schema.types import (
 
 
 class ConstantCosts(Block):
-    """Constant rates: the toy world, where answers are arithmetic."""
+    """Constant rates: the toy world, where answers are arithmetic; and any step time that is linear in its features.
+
+    Prefill: per_step + tokens / prefill_tokens_per_s + prefill_per_pair x attention pairs. Decode: decode_step + per sequence + per
+    token of context read + expert_step x (1 - (1 - expert_share)^sequences).
+    """
 
     kind: Literal["constant"]
     prefill_tokens_per_s: PositiveNumber = 10_000.0
     decode_step: NotNegativeSeconds = 0.01
     layers: PositiveCount = 1
     per_step: NotNegativeSeconds = 0.0
+    decode_per_sequence: NotNegativeSeconds = 0.0
     decode_per_context: NotNegativeSeconds = 0.0
+    prefill_per_pair: NotNegativeSeconds = 0.0
+    expert_step: NotNegativeSeconds = 0.0
+    expert_share: Annotated[Number, Field(ge=0, le=1)] = 0.0
 
 
 class AnalyticCosts(Block):
