@@ -158,7 +158,7 @@ def test_a_card_without_tables_is_scaled_and_says_so() -> None:
 
 
 def test_a_card_of_unknown_architecture_is_refused() -> None:
-    with pytest.raises(ConfigError, match="gpu.architecture"):
+    with pytest.raises(ConfigError, match=r"gpu.architecture"):
         analytic_inputs(Card("X1", 1e14, 1e12), shape(KIMI), EngineShape())
 
 
@@ -185,7 +185,7 @@ def _value(inputs: object, component: str, number: str) -> float:
 
 
 def test_an_unknown_constant_is_named_with_the_known_ones() -> None:
-    with pytest.raises(UnknownName, match="gemm.t0"):
+    with pytest.raises(UnknownName, match=r"gemm.t0"):
         with_overrides(anchor().inputs, {"gemm.t9": 1.0})
 
 

@@ -97,13 +97,25 @@ def test_a_constant_that_cannot_be_fitted_is_named() -> None:
         calibrate(BASE, measured(BASE, 1)[:2])
 
 
-LOG = """[2026-02-01 10:00:00 TP0] Prefill batch, #new-seq: 1, #new-token: 8192, #cached-token: 0, token usage: 0.00, #running-req: 0, #queue-req: 0, input throughput (token/s): 0.10, cuda graph: False
-[2026-02-01 10:00:01 TP0] Prefill batch, #new-seq: 1, #new-token: 8192, #cached-token: 0, token usage: 0.05, #running-req: 0, #queue-req: 0, input throughput (token/s): 8192.00, cuda graph: False
-[2026-02-01 10:00:02 TP0] Prefill batch, #new-seq: 1, #new-token: 100, #cached-token: 0, token usage: 0.05, #running-req: 0, #queue-req: 0, input throughput (token/s): 4096.00, cuda graph: False
-[2026-02-01 10:00:03 TP0] Decode batch, #running-req: 4, #token: 40000, token usage: 0.10, cuda graph: True, gen throughput (token/s): 1.00, #queue-req: 0
-[2026-02-01 10:00:04 TP0] Decode batch, #running-req: 4, #token: 40160, token usage: 0.10, cuda graph: True, gen throughput (token/s): 200.00, #queue-req: 0
-[2026-02-01 10:00:04 TP0] Decode batch, #running-req: 3, #token: 30160, token usage: 0.10, cuda graph: True, gen throughput (token/s): 170.00, #queue-req: 0
-"""
+def log_line(kind: str, fields: str, rate: float, second: int) -> str:
+    name = "input" if kind == "Prefill" else "gen"
+    head = f"[2026-02-01 10:00:{second:02} TP0] {kind} batch, {fields}, cuda graph: True, "
+    return f"{head}{name} throughput (token/s): {rate:.2f}, #queue-req: 0\n"
+
+
+LOG = "".join(
+    log_line(kind, fields, rate, second)
+    for second, (kind, fields, rate) in enumerate(
+        [
+            ("Prefill", "#new-seq: 1, #new-token: 8192, #cached-token: 0, token usage: 0.00, #running-req: 0", 0.1),
+            ("Prefill", "#new-seq: 1, #new-token: 8192, #cached-token: 0, token usage: 0.05, #running-req: 0", 8192),
+            ("Prefill", "#new-seq: 1, #new-token: 100, #cached-token: 0, token usage: 0.05, #running-req: 0", 4096),
+            ("Decode", "#running-req: 4, #token: 40000, token usage: 0.10", 1),
+            ("Decode", "#running-req: 4, #token: 40160, token usage: 0.10", 200),
+            ("Decode", "#running-req: 3, #token: 30160, token usage: 0.10", 170),
+        ]
+    )
+)
 
 
 def test_a_server_log_gives_the_steps_whose_interval_holds_nothing_else(tmp_path: Path) -> None:
@@ -152,7 +164,8 @@ def test_tpot_of_many_users_includes_the_prompts_of_the_others() -> None:
 
 def test_prometheus_gauges_and_counters_give_decode_steps(tmp_path: Path) -> None:
     gauges = tmp_path / "sglang.prom"
-    scrape = 'sglang:num_running_reqs{model="m"} 4\nsglang:num_used_tokens{model="m"} 8000\nsglang:gen_throughput{model="m"} 200\n'
+    values = (("num_running_reqs", 4), ("num_used_tokens", 8000), ("gen_throughput", 200))
+    scrape = "".join(f'sglang:{name}{{model="m"}} {value}\n' for name, value in values)
     gauges.write_text(scrape + scrape.replace(" 4\n", " 0\n"))
     assert [(r.seconds, r.batch, r.sum_context) for r in read_observations([gauges]).rows] == [(0.02, 4, 8000)]
     counters = tmp_path / "vllm.prom"

@@ -1,4 +1,5 @@
-"""The open measurements of other people's machines (shared/groundtruth): S03, S05, S06. Which rows calibrate what: time.md."""
+"""The open measurements of other people's machines (shared/groundtruth): S03, S05, S06. Which rows calibrate what:
+time.md."""
 
 from __future__ import annotations
 

@@ -28,14 +28,15 @@ def calibrate(
 ) -> int:
     """Fit the constants of the step-time model to measurements of a server, and say what the data cannot tell.
 
-    Reads a CSV of steps (`kind,new_tokens,cached_tokens,batch,sum_context,latency_ms`), SGLang server logs, bench_serving and
-    vLLM benchmark results, Prometheus samples, and results of the probe. The constants are those of `costs: {kind: analytic}`;
-    the scenario says which machine, model and engine was measured.
+    Reads a CSV of steps (`kind,new_tokens,cached_tokens,batch,sum_context,latency_ms`), SGLang server logs,
+    bench_serving and vLLM benchmark results, Prometheus samples, and results of the probe. The constants are those of
+    `costs: {kind: analytic}`; the scenario says which machine, model and engine was measured.
 
     Parameters
     ----------
     scenario
-        A scenario file or bundled name that describes the measured server (with --hardware and --model: the first data file).
+        A scenario file or bundled name that describes the measured server (with --hardware and --model: the first data
+        file).
     data
         Files of measurements.
     output
@@ -54,7 +55,8 @@ def calibrate(
     files = [Path(name) for name in ([scenario, *data] if hardware is not None and scenario is not None else data)]
     if not files:
         raise ConfigError(
-            "calibrate: name the files of measurements after the scenario, or --probe FILE to get a script that makes them"
+            "calibrate: name the files of measurements after the "
+            "scenario, or --probe FILE to get a script that makes them"
         )
     from kvsim.cost.resolve import analytic_inputs_of, chunk_of
     from kvsim.study.calibrate import calibrate as fit
@@ -84,7 +86,8 @@ def _write_probe(path: Path) -> int:
     source = Path(calibrate_probe.__file__).read_text(encoding="utf-8")
     path.write_text(source, encoding="utf-8")
     note(
-        f"wrote {path}: run `python {path} http://HOST:PORT --model NAME > probe.json`, then `kvsim calibrate SCENARIO probe.json`"
+        f"wrote {path}: run `python {path} http://HOST:PORT --model NAME "
+        "> probe.json`, then `kvsim calibrate SCENARIO probe.json`"
     )
     return 0
 

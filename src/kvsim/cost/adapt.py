@@ -35,10 +35,12 @@ EAGER_LAYER = 25 * 4.5e-6
 
 @dataclass(frozen=True, slots=True)
 class EngineShape:
-    """What of the engine costs time. ``family``: sglang or vllm; ``kernels``: version of the decode kernels (0.5.14, 0.5.10).
+    """What of the engine costs time. ``family``: sglang or vllm; ``kernels``: version of the decode kernels (0.5.14,
+    0.5.10).
 
     ``kv_element_bytes``: 2 (bf16) or 1 (fp8). ``allreduce``: a preset's name. ``graph_sizes``: captured decode batches.
-    ``routing_dispersion``: 1.0 by default; public benchmark runs with similar prompts fit 0.5-0.75, even routing is infinity.
+    ``routing_dispersion``: 1.0 by default; public benchmark runs with similar prompts fit 0.5-0.75, even routing is
+    infinity.
     """
 
     tp: int = 1
@@ -54,13 +56,15 @@ class EngineShape:
 
 
 def kernels_for(card: Card, key: str | None, generation: str | None) -> tuple[Kernels, tuple[str, ...]]:
-    """Return the coefficients of a card and notes; a card without tables is scaled by roofline from the nearest measured one."""
+    """Return the coefficients of a card and notes; a card without tables is scaled by roofline from the nearest
+    measured one."""
     if key in KERNELS:
         return KERNELS[key], KERNELS[key].notes
     near = NEAREST.get(generation or "")
     if near is None:
         raise ConfigError(
-            f"hardware: no measured kernels for '{card.name}' and no known architecture to scale from: give gpu.architecture, one of "
+            f"hardware: no measured kernels for '{card.name}' and no known "
+            "architecture to scale from: give gpu.architecture, one of "
             f"{', '.join(sorted(NEAREST))}, or costs: {{kind: table, ...}}"
         )
     note = f"not measured on this card: {card.name} is scaled by roofline from {CARDS[near].name}"
@@ -178,7 +182,8 @@ def _stand_ins(shape: ModelShape, engine: EngineShape, kernels: Kernels) -> tupl
         notes.append("decode kernels of SGLang 0.5.10 were measured on RTX PRO 6000 only: those of 0.5.14 stand in")
     if engine.ep > 1:
         notes.append(
-            "expert parallelism: even routing, the fullest rank's expected load; all-to-all as the all-reduces it replaces"
+            "expert parallelism: even routing, the fullest rank's "
+            "expected load; all-to-all as the all-reduces it replaces"
         )
     if shape.full_attention_layers < shape.layers:
         notes.append("linear or windowed attention layers cost their matrices only")
@@ -186,9 +191,11 @@ def _stand_ins(shape: ModelShape, engine: EngineShape, kernels: Kernels) -> tupl
 
 
 def with_overrides(inputs: AnalyticInputs, overrides: dict[str, float]) -> AnalyticInputs:
-    """Return the inputs with numbers replaced by ``component.number`` names (what ``calibrate`` writes). Raises UnknownName.
+    """Return the inputs with numbers replaced by ``component.number`` names (what ``calibrate`` writes). Raises
+    UnknownName.
 
-    ``scale`` multiplies every step; ``allreduce.alpha`` and ``allreduce.beta`` replace the (single or last) protocol's numbers.
+    ``scale`` multiplies every step; ``allreduce.alpha`` and ``allreduce.beta`` replace the (single or last) protocol's
+    numbers.
     """
     for name, value in overrides.items():
         component, _, number = name.partition(".")

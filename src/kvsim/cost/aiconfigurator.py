@@ -37,8 +37,9 @@ class Estimator(Protocol):
 class EstimatedTime(PiecewiseDecode):
     """Implements ``StepTime`` from an estimator; every grid point is asked at most once, when first needed.
 
-    Decode is linear in context between grid points and in batch between grid batches, a sequence's context being the mean;
-    prefill is bilinear in new and cached tokens. Beyond the grid the last straight line goes on, and ``notes`` say so.
+    Decode is linear in context between grid points and in batch between grid batches, a sequence's context being the
+    mean; prefill is bilinear in new and cached tokens. Beyond the grid the last straight line goes on, and ``notes``
+    say so.
     """
 
     def __init__(self, estimator: Estimator, layers: int, notes: tuple[str, ...] = ()) -> None:
@@ -92,7 +93,8 @@ class EstimatedTime(PiecewiseDecode):
         sum_context: int,
         max_context: int,
     ) -> int:
-        """Return the time of a step that computes prompt tokens; several requests count as one with the same attention pairs."""
+        """Return the time of a step that computes prompt tokens; several requests count as one with the same attention
+        pairs."""
         cached = max(0, (pairs2 // max(1, new_tokens) - new_tokens - 1) // 2)
         if new_tokens > NEW_TOKENS[-1] or cached > CACHED_TOKENS[-1]:
             self.beyond += 1
@@ -121,15 +123,18 @@ def known_errors(model: str, backend: str, architecture: str) -> tuple[str, ...]
     ]
     if "kimi" in model.lower() and backend == "sglang":
         notes.append(
-            "aiconfigurator-core 0.12.0 looks MLA kernels of SGLang up with 128 / tp heads: twice Kimi's attention in prefill"
+            "aiconfigurator-core 0.12.0 looks MLA kernels of SGLang up "
+            "with 128 / tp heads: twice Kimi's attention in prefill"
         )
         if architecture in {"blackwell_pro", "ada"}:
             notes.append(
-                "aiconfigurator-core 0.12.0: cached prefixes use the absorbed Triton kernel on this card (5 to 9 times slower than flashinfer)"
+                "aiconfigurator-core 0.12.0: cached prefixes use the absorbed "
+                "Triton kernel on this card (5 to 9 times slower than flashinfer)"
             )
     if architecture == "blackwell_pro":
         notes.append(
-            "aiconfigurator-core 0.12.0: its host's all-reduce reaches 24.6 GB/s bus bandwidth; tuned hosts reach 38 to 46 GB/s"
+            "aiconfigurator-core 0.12.0: its host's all-reduce reaches "
+            "24.6 GB/s bus bandwidth; tuned hosts reach 38 to 46 GB/s"
         )
     return tuple(notes)
 
@@ -143,7 +148,8 @@ def estimator_of(resolved: Resolved) -> EstimatedTime:
     costs = resolved.scenario.costs
     if costs.system is None or costs.model is None:
         raise ConfigError(
-            "costs.system and costs.model are needed: aiconfigurator's own names, e.g. rtx_pro_6000_server and moonshotai/Kimi-K2.5"
+            "costs.system and costs.model are needed: aiconfigurator's "
+            "own names, e.g. rtx_pro_6000_server and moonshotai/Kimi-K2.5"
         )
     from kvsim.cost.resolve import engine_shape, model_shape
 
@@ -168,5 +174,6 @@ def _compile(handle: Any, costs: Any, tp: int, ep: int, moe: bool) -> Any:
         )
     except Exception as error:  # the library raises many kinds for "no such table"
         raise ConfigError(
-            f"costs: aiconfigurator has no data for {costs.model} on {costs.system} with {costs.backend}, tp {tp}: {error}"
+            f"costs: aiconfigurator has no data for {costs.model} on "
+            f"{costs.system} with {costs.backend}, tp {tp}: {error}"
         ) from error

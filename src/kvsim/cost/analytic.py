@@ -1,7 +1,8 @@
 """The analytic step-time model: sum of components, each a soft roofline with measured efficiencies.
 
-Step features: P new prompt tokens, pairs (new x context) of attention, X cached tokens, D decoding sequences, S their summed
-context, C the longest, T = P + D. Formulas and their sources: docs/background/time.md (from published tables and runs).
+Step features: P new prompt tokens, pairs (new x context) of attention, X cached tokens, D decoding sequences, S their
+summed context, C the longest, T = P + D. Formulas and their sources: docs/background/time.md (from published tables
+and runs).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def soft_max(a: float, b: float, p: float) -> float:
 
 
 class AnalyticTime(PiecewiseDecode):
-    """Implements ``StepTime`` from ``AnalyticInputs``. Component methods return seconds and are what ``breakdown`` prints."""
+    """Implements ``StepTime`` from ``AnalyticInputs``. Component methods return seconds and are what ``breakdown``
+    prints."""
 
     def __init__(self, inputs: AnalyticInputs) -> None:
         super().__init__()
@@ -89,7 +91,8 @@ class AnalyticTime(PiecewiseDecode):
         return launch + soft_max(tokens * per_token, weights, p)
 
     def experts_hit(self, tokens: int) -> float:
-        """Return the mean number of distinct experts a layer reads: E (1 - (1 + T K / (E s))^-s), gamma-Poisson popularity."""
+        """Return the mean number of distinct experts a layer reads: E (1 - (1 + T K / (E s))^-s), gamma-Poisson
+        popularity."""
         moe = self.inputs.moe
         if moe is None:
             return 0.0
@@ -170,7 +173,8 @@ class AnalyticTime(PiecewiseDecode):
         return self._largest_graph is None or batch > self._largest_graph
 
     def decode_s(self, batch: int, sum_context: float) -> float:
-        """Return the formula's time of a decode step (seconds); contexts are taken as equal: the longest is the mean."""
+        """Return the formula's time of a decode step (seconds); contexts are taken as equal: the longest is the
+        mean."""
         size = self.padded(batch)
         attention = self.decode_attention_s(size, sum_context, sum_context / batch)
         time = (

@@ -13,7 +13,8 @@ _COUNT = re.compile(r"^(\d+(?:\.\d+)?)([kKmM]?)$")
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """One step as a person describes it: tokens to compute per prefill request, their cached tokens, decoding sequences and contexts."""
+    """One step as a person describes it: tokens to compute per prefill request, their cached tokens, decoding
+    sequences and contexts."""
 
     new_tokens: int = 0
     cached_tokens: int = 0
@@ -37,7 +38,8 @@ class Row:
 
 
 def parse_step(text: str) -> StepShape:
-    """Return the step of a text such as ``"prefill=8192 cached=100k decode=32x16k"`` (k = 1,000, m = 1,000,000; all optional)."""
+    """Return the step of a text such as ``"prefill=8192 cached=100k decode=32x16k"`` (k = 1,000, m = 1,000,000; all
+    optional)."""
     values: dict[str, str] = {}
     for word in text.replace(",", " ").split():
         name, eq, value = word.partition("=")

@@ -16,7 +16,8 @@ COST_KINDS = ("constant", "analytic", "table", "aiconfigurator")
 
 
 def build_step_time(resolved: Resolved) -> StepTime:
-    """Return the source of step time that ``costs`` names. Raises ConfigError, UnknownName, TraceError, MissingExtra."""
+    """Return the source of step time that ``costs`` names. Raises ConfigError, UnknownName, TraceError,
+    MissingExtra."""
     costs = resolved.scenario.costs
     if costs.kind == "constant":
         from kvsim.cost.constant import ConstantTime, Rates
@@ -40,7 +41,8 @@ def build_step_time(resolved: Resolved) -> StepTime:
 
 
 def build_links(resolved: Resolved) -> Links:
-    """Return the engine's copies between device and host as ``links`` describes them; bytes per token come from the capacity."""
+    """Return the engine's copies between device and host as ``links`` describes them; bytes per token come from the
+    capacity."""
     links, capacity = resolved.scenario.links, resolved.capacity
     if links.kind == "constant":
         bytes_per_token = capacity.kv_bytes_per_token

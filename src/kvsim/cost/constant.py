@@ -38,14 +38,17 @@ class Rates:
             or self.expert_share > 1
         ):
             raise ConfigError(
-                f"costs: the prefill rate must be positive, times not negative and the expert share at most 1, got {self}"
+                "costs: the prefill rate must be positive, times not "
+                f"negative and the expert share at most 1, got {self}"
             )
 
 
 class ConstantTime(PiecewiseDecode):
-    """A fixed number of prompt tokens per second and a fixed decode step, plus linear terms; whole picoseconds per step.
+    """A fixed number of prompt tokens per second and a fixed decode step, plus linear terms; whole picoseconds per
+    step.
 
-    A mixed step takes the larger of both fixed parts once, and everything else of its prompt tokens and of its decoding.
+    A mixed step takes the larger of both fixed parts once, and everything else of its prompt tokens and of its
+    decoding.
     """
 
     def __init__(self, rates: Rates, layers: int = 1) -> None:

@@ -11,9 +11,9 @@ def max_min_rates(
 ) -> list[int]:
     """Return the max-min fair rate of each flow, in whole B/s (rounded down, so no capacity is ever exceeded).
 
-    ``flows[i]``: names of the resources flow i crosses; ``capacity``: B/s of each; ``caps[i]``: a limit of flow i itself
-    (its copy mode), or None. Progressive filling (Bertsekas and Gallager, Data Networks, 6.5.2): all rates rise together
-    until a resource is full or a flow meets its own limit; those flows are frozen, the rest go on rising.
+    ``flows[i]``: names of the resources flow i crosses; ``capacity``: B/s of each; ``caps[i]``: a limit of flow i
+    itself (its copy mode), or None. Progressive filling (Bertsekas and Gallager, Data Networks, 6.5.2): all rates rise
+    together until a resource is full or a flow meets its own limit; those flows are frozen, the rest go on rising.
     """
     left = {name: Fraction(value) for name, value in capacity.items()}
     rates: list[Fraction | None] = [None] * len(flows)

@@ -21,7 +21,8 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """Dense matrices of all layers: ``t0`` s per kernel, efficiencies of FLOP and bandwidth peak, ``p`` of the soft maximum."""
+    """Dense matrices of all layers: ``t0`` s per kernel, efficiencies of FLOP and bandwidth peak, ``p`` of the soft
+    maximum."""
 
     weight_bytes: float
     flops_per_token: float
@@ -34,9 +35,11 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True)
 class Moe:
-    """Routed experts of ``layers`` layers: ``expert_bytes``, ``flops_per_routed_token`` per GPU; ``dispersion`` s of expert coverage.
+    """Routed experts of ``layers`` layers: ``expert_bytes``, ``flops_per_routed_token`` per GPU; ``dispersion`` s of
+    expert coverage.
 
-    ``ranks``: expert-parallel ranks (1: every GPU holds a slice of every expert). ``pad_tokens``: padding per expert hit.
+    ``ranks``: expert-parallel ranks (1: every GPU holds a slice of every expert). ``pad_tokens``: padding per expert
+    hit.
     """
 
     layers: int
@@ -55,7 +58,8 @@ class Moe:
 
 @dataclass(frozen=True, slots=True)
 class DecodeAttention:
-    """Attention of decoding sequences, per layer: ``kv_bytes`` read per token of context; ``a``, ``c1``, ``d``: the longest one's own time."""
+    """Attention of decoding sequences, per layer: ``kv_bytes`` read per token of context; ``a``, ``c1``, ``d``: the
+    longest one's own time."""
 
     layers: int
     kv_bytes: float
@@ -72,8 +76,9 @@ class DecodeAttention:
 class PrefillKernel:
     """One prefill attention kernel, per layer: ``pair_flop`` per (new token, context token) pair at ``rate`` FLOP/s.
 
-    ``up_flop``: FLOP per cached token to expand latents again (MLA, unabsorbed), at the GEMM's rate. Pairs whose context
-    lies beyond ``near_tokens`` cost ``far_factor`` as much: a context that no longer fits the L2 cache is read again.
+    ``up_flop``: FLOP per cached token to expand latents again (MLA, unabsorbed), at the GEMM's rate. Pairs whose
+    context lies beyond ``near_tokens`` cost ``far_factor`` as much: a context that no longer fits the L2 cache is read
+    again.
     """
 
     pair_flop: float
@@ -87,9 +92,11 @@ class PrefillKernel:
 
 @dataclass(frozen=True, slots=True)
 class PrefillAttention:
-    """Which kernel computes prompt tokens. ``unabsorbed_from``: cached tokens of a step from which ``plain`` is used again.
+    """Which kernel computes prompt tokens. ``unabsorbed_from``: cached tokens of a step from which ``plain`` is used
+    again.
 
-    ``plain`` with no cached tokens; ``absorbed`` (None: always plain) for 0 < cached < ``unabsorbed_from`` (None: for any cached).
+    ``plain`` with no cached tokens; ``absorbed`` (None: always plain) for 0 < cached < ``unabsorbed_from`` (None: for
+    any cached).
     """
 
     layers: int
@@ -110,9 +117,11 @@ class AllReduce:
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """``m0`` s per layer, ``m1`` s per token and layer, ``step_cpu`` s per step; ``eager_floor`` s: least step without CUDA graph.
+    """``m0`` s per layer, ``m1`` s per token and layer, ``step_cpu`` s per step; ``eager_floor`` s: least step without
+    CUDA graph.
 
-    ``graph_sizes``: captured decode batches, ascending; a batch is padded to the next one; above the largest it runs eagerly.
+    ``graph_sizes``: captured decode batches, ascending; a batch is padded to the next one; above the largest it runs
+    eagerly.
     """
 
     m0: float
@@ -132,7 +141,8 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class AnalyticInputs:
-    """All components of one engine's step time. ``notes``: assumptions to print; ``measured``: coefficients exist for this card."""
+    """All components of one engine's step time. ``notes``: assumptions to print; ``measured``: coefficients exist for
+    this card."""
 
     card: Card
     layers: int

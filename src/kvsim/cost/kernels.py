@@ -1,8 +1,8 @@
 """Measured kernel coefficients per card, and how they carry over to a card nobody measured.
 
-Fitted to the op tables of NVIDIA aiconfigurator (commit 095f58a, Apache-2.0; SGLang 0.5.14 unless a line says otherwise):
-single-op latencies in CUDA graphs on one GPU. MAPE of each fit: docs/background/time.md. Efficiencies are fractions of the
-card's dense bf16 FLOP/s and memory bandwidth; t0 in seconds.
+Fitted to the op tables of NVIDIA aiconfigurator (commit 095f58a, Apache-2.0; SGLang 0.5.14 unless a line says
+otherwise): single-op latencies in CUDA graphs on one GPU. MAPE of each fit: docs/background/time.md. Efficiencies are
+fractions of the card's dense bf16 FLOP/s and memory bandwidth; t0 in seconds.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class DecodeFit:
 
 @dataclass(frozen=True, slots=True)
 class PrefillFit:
-    """Prefill attention: (FLOP/s reached, t0 per layer, seconds per token and layer, factor on pairs beyond the L2 cache)."""
+    """Prefill attention: (FLOP/s reached, t0 per layer, seconds per token and layer, factor on pairs beyond the L2
+    cache)."""
 
     rate: float
     t0: float
@@ -68,7 +69,8 @@ class PrefillFit:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Every coefficient of one card. None: no table of this kernel exists for the card (then scaled from ``nearest``)."""
+    """Every coefficient of one card. None: no table of this kernel exists for the card (then scaled from
+    ``nearest``)."""
 
     gemm: GemmFit
     moe: MoeFit
@@ -176,8 +178,9 @@ KERNELS: dict[str, Kernels] = {
 NEAREST = {"blackwell_pro": "rtx_pro_6000", "hopper": "h100", "blackwell": "b200", "ada": "l40s", "ampere": "a100"}
 
 #: All-reduce time at 8 GPUs as min over protocols of alpha + bytes / beta (bytes of the reduced tensor).
-#: aic_host, h100 .. a100: fitted to aiconfigurator 095f58a; nccl_tuned: 18.9 us from a WRX90 host's small sizes, 24 GB/s between
-#: published bus figures of tuned PCIe hosts (37.6 to 46 GB/s); custom: one-shot PCIe kernel (community wiki, 2026).
+#: aic_host, h100 .. a100: fitted to aiconfigurator 095f58a; nccl_tuned: 18.9 us from a WRX90 host's small sizes, 24
+#: GB/s between published bus figures of tuned PCIe hosts (37.6 to 46 GB/s); custom: one-shot PCIe kernel (community
+#: wiki, 2026).
 ALLREDUCE: dict[str, tuple[tuple[float, float], ...]] = {
     "aic_host": ((24.53e-6, 5.038e9), (77.06e-6, 14.04e9)),
     "nccl_tuned": ((18.9e-6, 24e9),),

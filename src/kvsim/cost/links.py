@@ -4,8 +4,8 @@ All GPUs of an engine copy the same operation at once (a cache operation is done
 slowest has finished. Work is counted in integer byte-picoseconds, rates in whole B/s, and state moves only at its own
 events (a flow starts, a flow ends), so asking more or less often changes nothing, to the picosecond.
 
-A plan of the future is kept (``_steps``) as far as somebody asked. A new operation joins its direction's FIFO; where that
-direction had run dry inside the plan, the plan is taken back to the moment of submission and made again.
+A plan of the future is kept (``_steps``) as far as somebody asked. A new operation joins its direction's FIFO; where
+that direction had run dry inside the plan, the plan is taken back to the moment of submission and made again.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ PS_PER_S = 10**12
 class CopyMode:
     """How the engine copies. Bytes are per GPU, times ps.
 
-    ``bytes_per_token``: (h2d, d2h) of one GPU. ``setup_ps``: latency before a copy's first byte. ``floor_ps``: least duration
-    after it (launching one copy per layer). ``layerwise``: layers of a step wait for their own part only.
-    ``cpu_ps_per_token``: time the scheduler is blocked to submit a load (``direct`` mode builds descriptors on the CPU).
+    ``bytes_per_token``: (h2d, d2h) of one GPU. ``setup_ps``: latency before a copy's first byte. ``floor_ps``: least
+    duration after it (launching one copy per layer). ``layerwise``: layers of a step wait for their own part only.
+    ``cpu_ps_per_token``: time the scheduler is blocked to submit a load (``direct`` mode builds descriptors on the
+    CPU).
     ``interference``: how much compute slows while a load by kernel runs (0.05: 5 %).
     """
 
@@ -42,7 +43,8 @@ class CopyMode:
 
 
 class Copy:
-    """One operation (the ticket). ``end`` is known once planned; ``pieces``: (time, left, rate per class of GPUs) from then on."""
+    """One operation (the ticket). ``end`` is known once planned; ``pieces``: (time, left, rate per class of GPUs) from
+    then on."""
 
     __slots__ = ("bytes", "end", "pieces", "start", "submit", "tokens", "way")
 
@@ -53,7 +55,8 @@ class Copy:
         self.pieces: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
 
 
-#: One direction's position: index of the copy at work in its FIFO (== len: idle), its phase, when that phase ends, bytes left.
+#: One direction's position: index of the copy at work in its FIFO (== len: idle), its phase, when that phase ends,
+#: bytes left.
 Lane = tuple[int, int, int, tuple[int, ...]]
 SETUP, FLOW, FLOOR, IDLE = 0, 1, 2, 3
 
@@ -107,11 +110,13 @@ class Links:
         return self.finish_time(ticket, ticket.submit) - ticket.start
 
     def finish_with_load(self, ticket: object, start_ps: int, compute_ps: int, layers: int) -> int:
-        """Return when a step ends that starts at ``start_ps``, computes ``compute_ps`` over ``layers`` layers and needs the load.
+        """Return when a step ends that starts at ``start_ps``, computes ``compute_ps`` over ``layers`` layers and
+        needs the load.
 
         Layer-wise: layer i starts when layer i-1 is done and its part of the load (bytes in proportion) has arrived, so
-        end = max(start + L c, max over i of ready_i + (L - i) c); with a load at constant rate from the step's start this is
-        a + (L - 1) max(a, c) + c. Otherwise load, then compute. While a copy kernel runs compute is slower by ``interference``.
+        end = max(start + L c, max over i of ready_i + (L - i) c); with a load at constant rate from the step's start
+        this is a + (L - 1) max(a, c) + c. Otherwise load, then compute. While a copy kernel runs compute is slower by
+        ``interference``.
         """
         assert isinstance(ticket, Copy)
         loaded = self.finish_time(ticket, start_ps)
@@ -128,7 +133,8 @@ class Links:
         return end
 
     def drain_completed(self) -> list[tuple[str, int, int, int, int, int]]:
-        """Return the copies not returned before: (direction, submit, start, end, tokens, bytes), by submission per direction.
+        """Return the copies not returned before: (direction, submit, start, end, tokens, bytes), by submission per
+        direction.
 
         Copies still under way are included with the end they will have if nothing more is submitted.
         """
@@ -288,7 +294,8 @@ class Links:
 
 
 def _last_layer_bound(copy: Copy, compute: int, layers: int) -> int:
-    """Return max over layers i = 1..L of ready_i + compute x (L - i + 1) / L, ready_i: when i/L of the bytes have arrived.
+    """Return max over layers i = 1..L of ready_i + compute x (L - i + 1) / L, ready_i: when i/L of the bytes have
+    arrived.
 
     Within a piece of constant rate both parts are linear in i, so only the first and last layer of each piece count.
     """

@@ -1,20 +1,24 @@
-"""How an engine copies KV between device and host: ``kernel``, ``batch``, ``direct``, ``page_contig``; what each can reach.
+"""How an engine copies KV between device and host: ``kernel``, ``batch``, ``direct``, ``page_contig``; what each can
+reach.
 
-Sources of the constants: docs/background/time.md, "Copies". A descriptor is one contiguous piece that one copy command moves:
-page and layer (K and V apart unless the model stores one latent), or a page with all its layers for ``page_contig``.
+Sources of the constants: docs/background/time.md, "Copies". A descriptor is one contiguous piece that one copy command
+moves: page and layer (K and V apart unless the model stores one latent), or a page with all its layers for
+``page_contig``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import exp, log
 
 from kvsim.errors import UnknownName
 
 MODES = ("kernel", "batch", "direct", "page_contig", "constant")
 
-#: (descriptor bytes, B/s) of cuMemcpyBatchAsync host to device, Gen5 x16, 50k-100k descriptors (vLLM pull request 42212, 2026).
+#: (descriptor bytes, B/s) of cuMemcpyBatchAsync host to device, Gen5 x16, 50k-100k descriptors (vLLM pull request
+#: 42212, 2026).
 BATCH_CURVE: tuple[tuple[float, float], ...] = (
     (4096, 3.9e9),
     (8192, 5.3e9),
@@ -25,8 +29,8 @@ BATCH_CURVE: tuple[tuple[float, float], ...] = (
     (1048576, 55e9),
 )
 
-#: One cudaMemcpyAsync per piece (DMA): seconds per command and the large-copy rate, fitted to the curve of a vLLM blog of
-#: January 2026 (H100, Gen5 x16, 1,000 blocks of 4 kB to 16 MB, read off a figure, +-1 GB/s).
+#: One cudaMemcpyAsync per piece (DMA): seconds per command and the large-copy rate, fitted to the curve of a vLLM blog
+#: of January 2026 (H100, Gen5 x16, 1,000 blocks of 4 kB to 16 MB, read off a figure, +-1 GB/s).
 DMA_COMMAND_S, DMA_RATE = 3.45e-6, 51e9
 
 #: Copy kernels of vLLM on the same machine: (block bytes, B/s) host to device and device to host.
@@ -53,10 +57,11 @@ KERNEL_CURVE_D2H: tuple[tuple[float, float], ...] = (
 
 
 def on_curve(curve: Sequence[tuple[float, float]], size: float) -> float:
-    """Return B/s at a descriptor size: log-log between points; below the first in proportion to size, above the last constant."""
+    """Return B/s at a descriptor size: log-log between points; below the first in proportion to size, above the last
+    constant."""
     if size <= curve[0][0]:
         return curve[0][1] * size / curve[0][0]
-    for (x0, y0), (x1, y1) in zip(curve, curve[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(curve):
         if size <= x1:
             return exp(log(y0) + (log(y1) - log(y0)) * (log(size) - log(x0)) / (log(x1) - log(x0)))
     return curve[-1][1]
@@ -64,7 +69,8 @@ def on_curve(curve: Sequence[tuple[float, float]], size: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How one GPU's KV lies: ``page`` tokens, ``layers``, ``token_layer_bytes`` of one descriptor's row, ``parts`` (2: K and V apart)."""
+    """How one GPU's KV lies: ``page`` tokens, ``layers``, ``token_layer_bytes`` of one descriptor's row, ``parts`` (2:
+    K and V apart)."""
 
     page: int
     layers: int

@@ -1,9 +1,10 @@
 """Decode time as integer straight pieces per batch size: one function for single steps and for whole runs.
 
-For each batch size the step time is a chain of pieces ``value + slope * (context - start)`` with integer picoseconds, so a
-run of n steps is a sum of arithmetic series: exact to the picosecond, at a cost per piece touched (one or two as a rule).
-A vectorised cumulative sum over the formula was measured as the alternative: 8 us for 200 steps and 60 us for 5,000
-(numpy, 2 cores), against 0.6 us for either here, and bit equality would then rest on the order of float additions.
+For each batch size the step time is a chain of pieces ``value + slope * (context - start)`` with integer picoseconds,
+so a run of n steps is a sum of arithmetic series: exact to the picosecond, at a cost per piece touched (one or two as
+a rule). A vectorised cumulative sum over the formula was measured as the alternative: 8 us for 200 steps and 60 us for
+5,000 (numpy, 2 cores), against 0.6 us for either here, and bit equality would then rest on the order of float
+additions.
 """
 
 from __future__ import annotations
@@ -93,9 +94,11 @@ def _fewest(first: int, slope: int, target: int) -> int:
 
 
 def straight_pieces(formula: Callable[[float], float], batch: int, kinks: Sequence[int] = ()) -> Curve:
-    """Return a formula of the summed context (seconds) as integer pieces, each within the tolerance; the last goes on for ever.
+    """Return a formula of the summed context (seconds) as integer pieces, each within the tolerance; the last goes on
+    for ever.
 
-    ``kinks``: contexts at which the formula bends. Slopes are rounded down, so pieces of a non-decreasing formula never fall.
+    ``kinks``: contexts at which the formula bends. Slopes are rounded down, so pieces of a non-decreasing formula
+    never fall.
     """
     starts = {0, batch, FARTHEST_CONTEXT, *(kink for kink in kinks if kink > 0)}
     starts |= {batch * 4**k for k in range(3, 14) if batch * 4**k < FARTHEST_CONTEXT}

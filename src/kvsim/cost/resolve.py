@@ -1,4 +1,5 @@
-"""From a resolved scenario to the numbers of the time model and of the links: the only place here that knows a scenario."""
+"""From a resolved scenario to the numbers of the time model and of the links: the only place here that knows a
+scenario."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from kvsim.cost.port import StepTime
 
 PS_PER_S = 10**12
-#: Captured decode sizes of vLLM (config/compilation.py, 0.24.0): 1, 2, 4, then steps of 8, from 256 on of 16, up to 512.
+#: Captured decode sizes of vLLM (config/compilation.py, 0.24.0): 1, 2, 4, then steps of 8, from 256 on of 16, up to
+#: 512.
 VLLM_GRAPHS = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 #: SGLang's (0.5.9, model_executor/cuda_graph_runner.py), without speculation.
 SGLANG_GRAPHS = (1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 497, 16), *range(512, 1025, 32))
@@ -39,7 +41,8 @@ def analytic_time(resolved: Resolved) -> StepTime:
 
 
 def analytic_inputs_of(resolved: Resolved) -> AnalyticInputs:
-    """Return the numbers of the analytic model for a scenario, its ``costs.constants`` applied. Raises ConfigError, UnknownName."""
+    """Return the numbers of the analytic model for a scenario, its ``costs.constants`` applied. Raises ConfigError,
+    UnknownName."""
     costs, card = resolved.scenario.costs, resolved.hardware.card
     shape, engine = model_shape(resolved), engine_shape(resolved)
     peak = Card(card.name, card.flops.bf16, card.mem_bw, card.l2_bytes)
@@ -89,7 +92,8 @@ def attention_backend(resolved: Resolved) -> tuple[str, str]:
     if given is None:
         return (
             default,
-            f"attention backend: {default} (not given; with triton, SGLang's own choice for MLA on SM120, long prefixes cost 5x as much)",
+            f"attention backend: {default} (not given; with triton, SGLang's "
+            "own choice for MLA on SM120, long prefixes cost 5x as much)",
         )
     return default, f"attention backend {given} has no coefficients: those of {default} stand in"
 
@@ -133,12 +137,14 @@ def chunk_of(resolved: Resolved) -> int | None:
 
 # ---------------------------------------------------------------------- speculation
 def speculation_of(resolved: Resolved) -> Speculation | None:
-    """Return speculative decoding as the engine's flags and the ``speculation`` block set it up, None if off. Raises ConfigError."""
+    """Return speculative decoding as the engine's flags and the ``speculation`` block set it up, None if off. Raises
+    ConfigError."""
     engine, block = resolved.scenario.engine, resolved.scenario.speculation
     if getattr(engine, "speculative_algorithm", None) is None:
         if block is not None:
             raise ConfigError(
-                "speculation: the engine does not speculate; set engine.speculative_algorithm (EAGLE, NEXTN, ...) or drop the block"
+                "speculation: the engine does not speculate; set "
+                "engine.speculative_algorithm (EAGLE, NEXTN, ...) or drop the block"
             )
         return None
     steps = engine.speculative_num_steps or 3
@@ -242,7 +248,8 @@ def _one_host_copy(resolved: Resolved) -> bool:
 
 
 def shared_limits(hardware: Any, ranks: int, topology: str, *, one_copy: bool = False) -> tuple[Shared, ...]:
-    """Return the limits that several GPUs of an engine share: x16 uplinks, the root, host memory by socket (or all, one copy)."""
+    """Return the limits that several GPUs of an engine share: x16 uplinks, the root, host memory by socket (or all,
+    one copy)."""
     per_uplink = {"direct": 1, "uplink2": 2, "uplink4": 4}[topology]
     limits = []
     if per_uplink > 1:
@@ -267,7 +274,8 @@ def _host_memory(ranks: int, gpus: int, sockets: int, bw: float, one_copy: bool)
 
 # ---------------------------------------------------------------------- what must be said
 def cost_notes(resolved: Resolved) -> list[str]:
-    """Return what a reader must know about the time model under this scenario: stand-ins, assumptions, what is not modelled."""
+    """Return what a reader must know about the time model under this scenario: stand-ins, assumptions, what is not
+    modelled."""
     costs, links, notes = resolved.scenario.costs, resolved.scenario.links, []
     if costs.kind == "analytic":
         notes += [note for note in (attention_backend(resolved)[1],) if note]
@@ -277,7 +285,8 @@ def cost_notes(resolved: Resolved) -> list[str]:
         block is None or (block.accept_length is None and block.accept_rates is None)
     ):
         notes.append(
-            f"speculation: {ASSUMED_ACCEPTANCE:.0%} of drafted tokens accepted (assumption: public Kimi-K2.6 runs with MTP 3)"
+            f"speculation: {ASSUMED_ACCEPTANCE:.0%} of drafted tokens "
+            "accepted (assumption: public Kimi-K2.6 runs with MTP 3)"
         )
     overlap = "layer by layer" if links.layerwise_overlap else "load, then compute"
     mode = "constant rate" if links.kind == "constant" else f"{copy_mode(resolved)} copies"
@@ -286,5 +295,6 @@ def cost_notes(resolved: Resolved) -> list[str]:
 
 
 def break_even_rate(kv_bytes_per_token: int, prefill_tokens_per_s: float) -> float:
-    """Return the host-to-device B/s at which loading a token takes as long as computing it: bytes per token x prefill rate."""
+    """Return the host-to-device B/s at which loading a token takes as long as computing it: bytes per token x prefill
+    rate."""
     return kv_bytes_per_token * prefill_tokens_per_s

@@ -16,10 +16,11 @@ WEIGHT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int4": 0.5625, "nvfp4": 0
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Dimensions of one model. ``full_attention_layers``: layers whose attention reads all of the context (others are linear or windowed).
+    """Dimensions of one model. ``full_attention_layers``: layers whose attention reads all of the context (others are
+    linear or windowed).
 
-    MLA: ``q_lora``, ``kv_lora``, ``nope``, ``rope``, ``v_dim``. ``dense_layers``: layers without routed experts. ``*_bytes``: bytes per
-    parameter of attention and dense matrices, of routed experts, and of the head.
+    MLA: ``q_lora``, ``kv_lora``, ``nope``, ``rope``, ``v_dim``. ``dense_layers``: layers without routed experts.
+    ``*_bytes``: bytes per parameter of attention and dense matrices, of routed experts, and of the head.
     """
 
     layers: int
@@ -60,7 +61,8 @@ class ModelShape:
         return h * self.head_dim * (2 * self.heads / tp + 2 * kv_heads)
 
     def dense_params(self, tp: int) -> float:
-        """Return all parameters on one GPU that every token passes (attention, shared expert, router, dense MLP), without head."""
+        """Return all parameters on one GPU that every token passes (attention, shared expert, router, dense MLP),
+        without head."""
         attention = self.layers * self.attention_params(tp)
         moe_layers = self.layers - self.dense_layers
         shared = moe_layers * (3 * self.hidden * self.shared_intermediate / tp + self.hidden * self.experts)
@@ -74,7 +76,8 @@ class ModelShape:
 
 
 def shape_of(config: Mapping[str, Any]) -> ModelShape:
-    """Return the shape described by a model's ``config.json``. Raises ConfigError naming the first field that is missing."""
+    """Return the shape described by a model's ``config.json``. Raises ConfigError naming the first field that is
+    missing."""
     text = config.get("text_config") if isinstance(config.get("text_config"), Mapping) else config
     assert isinstance(text, Mapping)
 
@@ -124,7 +127,8 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
 def _weight_bytes(config: Mapping[str, Any], text: Mapping[str, Any]) -> tuple[float, float]:
     """Return bytes per parameter of (dense matrices, routed experts) from ``quantization_config``.
 
-    A four-bit recipe that ignores attention (compressed-tensors ``ignore`` with self_attn, as Kimi-K2.5's) covers experts only.
+    A four-bit recipe that ignores attention (compressed-tensors ``ignore`` with self_attn, as Kimi-K2.5's) covers
+    experts only.
     """
     recipe = text.get("quantization_config") or config.get("quantization_config")
     if not isinstance(recipe, Mapping):

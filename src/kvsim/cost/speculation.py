@@ -1,13 +1,14 @@
 """Speculative decoding (EAGLE, MTP): what a step costs, how many tokens it yields, and what memory it takes ahead.
 
-One decode step drafts ``steps`` times with a small draft model, then verifies ``draft_tokens`` tokens per sequence in one
-pass of the target model at the widened batch, and keeps 1 to steps + 1 of them. How many is random: position k of the draft
-is accepted with ``rates[k]`` if all before it were. Draws come from the seed, the request's id and nothing else, so the same
-request accepts the same way in every scenario (common random numbers) and in every order of calls.
+One decode step drafts ``steps`` times with a small draft model, then verifies ``draft_tokens`` tokens per sequence in
+one pass of the target model at the widened batch, and keeps 1 to steps + 1 of them. How many is random: position k of
+the draft is accepted with ``rates[k]`` if all before it were. Draws come from the seed, the request's id and nothing
+else, so the same request accepts the same way in every scenario (common random numbers) and in every order of calls.
 
-How it plugs into a run: tokens per step differ between sequences, so a run of decode steps has no closed form that keeps
-every sequence exact. With speculation on, the machine takes decode steps one by one; above ``off_above`` sequences steps are
-plain ones and runs are closed form again. Per step and sequence the scheduler asks ``Draws.next()`` and emits that many.
+How it plugs into a run: tokens per step differ between sequences, so a run of decode steps has no closed form that
+keeps every sequence exact. With speculation on, the machine takes decode steps one by one; above ``off_above``
+sequences steps are plain ones and runs are closed form again. Per step and sequence the scheduler asks
+``Draws.next()`` and emits that many.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from kvsim.errors import ConfigError
 #: Captured decode sizes with speculation (SGLang 0.5.9, model_executor/cuda_graph_runner.py).
 SPECULATIVE_GRAPHS = (*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8), *range(272, 513, 16))
 
-#: Attention of the verify pass per extra drafted token, as a fraction of one pass over the context: queries of one sequence
-#: share most of what they read. Fitted with one acceptance rate to the 32 open DCP1 rows with MTP 3 of the public decode matrix.
+#: Attention of the verify pass per extra drafted token, as a fraction of one pass over the context: queries of one
+#: sequence share most of what they read. Fitted with one acceptance rate to the 32 open DCP1 rows with MTP 3 of the
+#: public decode matrix.
 EXTRA_QUERY = 1.0 / 3.0
 
 #: Default of max_running_requests with speculation (SGLang 0.5.9, server_args.py).
@@ -34,7 +36,8 @@ MAX_RUNNING_DEFAULT = 48
 
 
 def rates_for_mean(mean: float, steps: int) -> tuple[float, ...]:
-    """Return equal acceptance rates per position that give ``mean`` tokens per step: 1 + r + r^2 + .. + r^steps = mean."""
+    """Return equal acceptance rates per position that give ``mean`` tokens per step: 1 + r + r^2 + .. + r^steps =
+    mean."""
     if not 1.0 <= mean <= steps + 1:
         raise ConfigError(
             f"speculation: a mean of {mean} tokens per step is impossible with {steps} draft steps (1 to {steps + 1})"
@@ -48,7 +51,8 @@ def rates_for_mean(mean: float, steps: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Settings of speculative decoding. ``rates``: acceptance per draft position; ``draft_layers``: layers of the draft model.
+    """Settings of speculative decoding. ``rates``: acceptance per draft position; ``draft_layers``: layers of the
+    draft model.
 
     ``off_above``: batches larger than this decode plainly (None: never off). ``overlap``: the engine's v2 worker, which
     allocates two steps ahead (SGLang 0.5.23 default; ``SGLANG_ENABLE_SPEC_V2`` in 0.5.9).
@@ -83,7 +87,8 @@ class Speculation:
         """Return KV slots a decode step takes ahead per sequence, rounded to pages.
 
         max(steps x topk, draft_tokens); twice that under the overlapping v2 worker (SGLang 0.5.9 and 0.5.23,
-        speculative/eagle_info.py and eagle_info_v2.py). What was rejected is free again after the step (v1) or at the end (v2).
+        speculative/eagle_info.py and eagle_info_v2.py). What was rejected is free again after the step (v1) or at the
+        end (v2).
         """
         need = max(self.steps * self.topk, self.draft_tokens) * (2 if self.overlap else 1)
         return -(-need // page_size) * page_size
@@ -130,7 +135,8 @@ class SpeculativeTime(PiecewiseDecode):
     """``StepTime`` whose decode step is draft and verify; prefill is the target's plus one draft pass over the prompt.
 
     The verify pass computes batch x draft_tokens tokens in every dense, expert and communication term, and reads the
-    context 1 + (draft_tokens - 1) / 3 times; a draft pass computes the draft layers' share of each component and the head.
+    context 1 + (draft_tokens - 1) / 3 times; a draft pass computes the draft layers' share of each component and the
+    head.
     """
 
     def __init__(self, base: AnalyticTime, speculation: Speculation) -> None:

@@ -1,7 +1,7 @@
 """Step times from a user's own measurements: a CSV, interpolated, and never extrapolated in silence.
 
-Columns: ``kind,new_tokens,cached_tokens,batch,sum_context,latency_ms`` (``max_context`` is accepted and unused). Rows of
-kind ``decode`` need batch and sum_context, rows of kind ``prefill`` new_tokens and cached_tokens (one request).
+Columns: ``kind,new_tokens,cached_tokens,batch,sum_context,latency_ms`` (``max_context`` is accepted and unused). Rows
+of kind ``decode`` need batch and sum_context, rows of kind ``prefill`` new_tokens and cached_tokens (one request).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ Line = list[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Measured steps: ``decode[batch]`` and ``prefill[new_tokens]`` are lines over the mean context and the cached tokens."""
+    """Measured steps: ``decode[batch]`` and ``prefill[new_tokens]`` are lines over the mean context and the cached
+    tokens."""
 
     decode: dict[int, Line]
     prefill: dict[int, Line]
@@ -34,7 +35,8 @@ class Steps:
 
 
 def read_steps(path: Path) -> Steps:
-    """Return the measured steps of a CSV file. Raises TraceError with file and row for anything that is not a measurement."""
+    """Return the measured steps of a CSV file. Raises TraceError with file and row for anything that is not a
+    measurement."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             return steps_of(csv.reader(file), str(path))
@@ -101,7 +103,8 @@ def _number(row: dict[str, str], name: str, source: str, number: int) -> float:
 
 
 def _lines(points: dict[int, dict[int, list[int]]], notes: list[str]) -> dict[int, Line]:
-    """Return the mean of repeated measurements per point, made non-decreasing along each line (noise; said in the notes)."""
+    """Return the mean of repeated measurements per point, made non-decreasing along each line (noise; said in the
+    notes)."""
     result: dict[int, Line] = {}
     raised = 0
     for key in sorted(points):
@@ -121,9 +124,10 @@ def _lines(points: dict[int, dict[int, list[int]]], notes: list[str]) -> dict[in
 class TableTime(PiecewiseDecode):
     """Implements ``StepTime`` from measured steps, linear between neighbours.
 
-    Decode: linear in context per measured batch, and linear in batch at equal mean context. Prefill: linear in cached and
-    in new tokens; several requests in a step count as one with the same tokens and the same attention pairs. A mixed step
-    is its prefill plus its decode step. Outside the measured range ``outside`` decides: ``refuse`` raises Infeasible,
+    Decode: linear in context per measured batch, and linear in batch at equal mean context. Prefill: linear in cached
+    and in new tokens; several requests in a step count as one with the same tokens and the same attention pairs. A
+    mixed step is its prefill plus its decode step. Outside the measured range ``outside`` decides: ``refuse`` raises
+    Infeasible,
     ``extend`` continues the last straight line and counts (``extended``).
     """
 
@@ -236,7 +240,8 @@ def _straight(line: Line, position: int) -> int:
 
 
 def _from_zero(starts: list[int], values: list[int], slopes: list[int]) -> Curve:
-    """Return the curve begun at context 0: its first piece is continued to the left (flat where it would fall below 1 ps)."""
+    """Return the curve begun at context 0: its first piece is continued to the left (flat where it would fall below 1
+    ps)."""
     if starts[0] == 0:
         return starts, values, slopes
     first = values[0] - slopes[0] * starts[0]

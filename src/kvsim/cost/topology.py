@@ -1,4 +1,5 @@
-"""The machine's copy paths as resources: link per direction, shared uplinks, roots, host memory; and what they allow."""
+"""The machine's copy paths as resources: link per direction, shared uplinks, roots, host memory; and what they
+allow."""
 
 from __future__ import annotations
 
@@ -30,14 +31,17 @@ def check_possible(what: str, rate: float, generation: int | None, lanes: int = 
     ceiling = pcie_ceiling(generation, lanes)
     if rate > ceiling:
         raise ConfigError(
-            f"{what} is {rate / 1e9:.1f} GB/s, but PCIe Gen{generation} x{lanes} carries at most {ceiling / 1e9:.1f} GB/s "
-            f"({PCIE_GT_PER_S[generation]:.0f} GT/s x {lanes} x 128/130 / 8): give a value up to {ceiling / 1e9:.1f}GB/s"
+            f"{what} is {rate / 1e9:.1f} GB/s, but PCIe Gen{generation} "
+            f"x{lanes} carries at most {ceiling / 1e9:.1f} GB/s "
+            f"({PCIE_GT_PER_S[generation]:.0f} GT/s x {lanes} x "
+            f"128/130 / 8): give a value up to {ceiling / 1e9:.1f}GB/s"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A limit that several GPUs share: ``bw`` B/s, per direction unless ``both_ways`` (host memory, where reads and writes add)."""
+    """A limit that several GPUs share: ``bw`` B/s, per direction unless ``both_ways`` (host memory, where reads and
+    writes add)."""
 
     name: str
     gpus: tuple[int, ...]
@@ -49,8 +53,8 @@ class Shared:
 class Topology:
     """The paths of one engine's GPUs. ``h2d``, ``d2h``: each GPU's link in B/s (None: unlimited).
 
-    ``duplex``: factor on a GPU's link rate per direction while both directions are busy, (h2d, d2h). ``modes``: per-flow
-    limits of the copy mode, B/s or None; ``mode_duplex``: the same factor applied to them (constant links).
+    ``duplex``: factor on a GPU's link rate per direction while both directions are busy, (h2d, d2h). ``modes``:
+    per-flow limits of the copy mode, B/s or None; ``mode_duplex``: the same factor applied to them (constant links).
     """
 
     gpus: int
@@ -64,7 +68,8 @@ class Topology:
     )
 
     def classes(self) -> list[list[int]]:
-        """Return the GPUs in groups that a load on all of them cannot tell apart (same chain of equally crowded limits)."""
+        """Return the GPUs in groups that a load on all of them cannot tell apart (same chain of equally crowded
+        limits)."""
         groups: dict[tuple[object, ...], list[int]] = {}
         for gpu in range(self.gpus):
             crossed = tuple(

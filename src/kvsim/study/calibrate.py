@@ -1,7 +1,8 @@
 """From observations to constants of the analytic time model: least squares on log error, with bounds and uncertainty.
 
-Only constants that the data can tell are fitted: they are chosen by how well the data determines each one once the others
-are known (orthogonalised sensitivities). What is left out is named with the reason. numpy and scipy are imported inside.
+Only constants that the data can tell are fitted: they are chosen by how well the data determines each one once the
+others are known (orthogonalised sensitivities). What is left out is named with the reason. numpy and scipy are
+imported inside.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from kvsim.study.calibrate_read import DECODE, PREFILL, Observation, groups_of
 if TYPE_CHECKING:
     import numpy as np
 
-#: Constants that may be fitted: bounds (SI, or a fraction of the card's peak) and how uncertain the default is (relative):
-#: where two constants act alike on the data, the one whose default is worth less is fitted.
+#: Constants that may be fitted: bounds (SI, or a fraction of the card's peak) and how uncertain the default is
+#: (relative): where two constants act alike on the data, the one whose default is worth less is fitted.
 CANDIDATES: dict[str, tuple[float, float, float]] = {
     "overheads.m0": (1e-6, 5e-4, 0.5),
     "prefill.rate": (2e12, 3e15, 0.3),
@@ -40,7 +41,8 @@ CANDIDATES: dict[str, tuple[float, float, float]] = {
 }
 #: Relative error of one measurement assumed while constants are chosen (the fit itself estimates it).
 ASSUMED_NOISE = 0.03
-#: A constant is fitted if its standard error under that noise is at most this (relative), the ones chosen before being free too.
+#: A constant is fitted if its standard error under that noise is at most this (relative), the ones chosen before being
+#: free too.
 IDENTIFIABLE = 0.20
 CONFIDENCE = 0.99
 
@@ -226,7 +228,8 @@ def calibrate(
     hold_out: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> Calibration:
-    """Return the constants that fit the observations best, with uncertainty and held-out error. Raises ConfigError, UnknownName."""
+    """Return the constants that fit the observations best, with uncertainty and held-out error. Raises ConfigError,
+    UnknownName."""
     unknown = [name for name in constants or () if name not in CANDIDATES]
     if unknown:
         raise UnknownName("constant to calibrate", unknown[0], CANDIDATES)
@@ -304,7 +307,8 @@ def _warnings(constants: Sequence[Constant], rows: Sequence[Observation]) -> tup
     ]
     if any(row.kind == "tpot" for row in rows):
         found.append(
-            "benchmark means mix decode steps with other users' prefills: they were modelled as one prompt per user and answer"
+            "benchmark means mix decode steps with other users' prefills: "
+            "they were modelled as one prompt per user and answer"
         )
     return tuple(found)
 
@@ -313,7 +317,8 @@ def overlay_text(calibration: Calibration, sources: Sequence[str], scenario: str
     """Return the overlay: YAML that a scenario includes, with intervals and errors as comments."""
     lines = [
         f"# constants of the step-time model calibrated by `kvsim calibrate {scenario}` on {', '.join(sources)}",
-        f"# {calibration.after.count} measurements: median error {calibration.after.median:.1%}, P95 {calibration.after.p95:.1%}"
+        f"# {calibration.after.count} measurements: median error "
+        f"{calibration.after.median:.1%}, P95 {calibration.after.p95:.1%}"
         + (
             f"; held out (leave one group out): median {calibration.held_out_all.median:.1%}"
             if calibration.held_out_all

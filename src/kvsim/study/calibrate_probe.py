@@ -1,11 +1,12 @@
-"""Measure a running server with 20 requests, for `kvsim calibrate`. Standard library only; run it anywhere near the server.
+"""Measure a running server with 20 requests, for `kvsim calibrate`. Standard library only; run it anywhere near the
+server.
 
     python kvsim_probe.py http://127.0.0.1:30000 --model NAME > probe.json
     kvsim calibrate SCENARIO probe.json -o overlay.yaml
 
-It speaks the OpenAI completions interface (SGLang, vLLM) with token ids as prompts, streams, and takes the clock at every
-chunk. Run it while nobody else uses the server: a queue would be measured as compute. Prompts are random, hence cold, except
-where a cached prefix is measured: there the same prompt is sent again with new tokens behind it.
+It speaks the OpenAI completions interface (SGLang, vLLM) with token ids as prompts, streams, and takes the clock at
+every chunk. Run it while nobody else uses the server: a queue would be measured as compute. Prompts are random, hence
+cold, except where a cached prefix is measured: there the same prompt is sent again with new tokens behind it.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def send_all(streams: list[Stream]) -> str:
 
 
 def decode_step(streams: list[Stream], prompt_tokens: int) -> dict[str, float]:
-    """Return seconds per step and summed context while all streams were decoding; a chunk counts as its share of the tokens."""
+    """Return seconds per step and summed context while all streams were decoding; a chunk counts as its share of the
+    tokens."""
     start, end = max(s.chunks[0] for s in streams), min(s.chunks[-1] for s in streams)
     made = done = 0.0
     for stream in streams:

@@ -21,8 +21,10 @@ DECODE, PREFILL, TPOT = "decode", "prefill", "tpot"
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One measured time. ``kind`` decode: one step of ``batch`` sequences reading ``sum_context`` tokens. prefill: one request's
-    ``new_tokens`` after ``cached_tokens``, in chunks. tpot: mean time per output token of a closed loop of ``batch`` users with
+    """One measured time. ``kind`` decode: one step of ``batch`` sequences reading ``sum_context`` tokens. prefill: one
+    request's
+    ``new_tokens`` after ``cached_tokens``, in chunks. tpot: mean time per output token of a closed loop of ``batch``
+    users with
     ``new_tokens`` of prompt and ``output_tokens`` of answer. ``group``: what leave-one-group-out leaves out together.
     """
 
@@ -147,7 +149,8 @@ def _log_lines(text: str) -> Iterator[_Line]:
 
 
 def _read_log(text: str, source: str, found: Observations, chunk: int | None) -> None:
-    """SGLang 0.5.9 log lines. A throughput covers the time since the line before, so only pairs of like lines are used."""
+    """SGLang 0.5.9 log lines. A throughput covers the time since the line before, so only pairs of like lines are
+    used."""
     before: _Line | None = None
     context = 0
     for line in _log_lines(text):
@@ -310,7 +313,8 @@ _SAMPLE = re.compile(r"^((?:sglang|vllm):\w+)(?:\{[^}]*\})?\s+([-+\d.eE]+|NaN)")
 
 
 def _read_prometheus(text: str, source: str, found: Observations, chunk: int | None) -> None:
-    """Scrapes one after the other in one file: a scrape ends where a metric repeats. SGLang: gauges; vLLM: counter differences."""
+    """Scrapes one after the other in one file: a scrape ends where a metric repeats. SGLang: gauges; vLLM: counter
+    differences."""
     scrapes: list[dict[str, float]] = [{}]
     for line in text.splitlines():
         match = _SAMPLE.match(line)
