@@ -208,3 +208,16 @@ def test_the_breakdown_of_a_decode_step_adds_up_with_its_padding() -> None:
 def test_a_step_that_is_not_understood_is_a_clear_error(text: str) -> None:
     with pytest.raises(ConfigError, match="--step"):
         parse_step(text)
+
+
+def test_dp_attention_splits_attention_less_and_feeds_the_experts_more() -> None:
+    plain, split = anchor(), anchor(dp=8)
+    assert split.inputs.prefill.plain.pair_flop == 8 * plain.inputs.prefill.plain.pair_flop
+    assert split.inputs.moe.top_k == 64
+    assert split.inputs.gemm.weight_bytes > plain.inputs.gemm.weight_bytes
+    assert any("DP attention" in note for note in split.inputs.notes)
+
+
+def test_expert_parallel_ranks_wait_for_the_fullest() -> None:
+    assert anchor(ep=8).moe_s(8192) > anchor().moe_s(8192)
+    assert anchor(ep=8).moe_s(8192) < 1.5 * anchor().moe_s(8192)

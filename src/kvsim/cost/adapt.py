@@ -53,6 +53,12 @@ class EngineShape:
     graph_sizes: tuple[int, ...] = ()
     routing_dispersion: float = 1.0
     unabsorbed_from: int = UNABSORBED_FROM
+    dp: int = 1
+
+    @property
+    def attention_tp(self) -> int:
+        """Return over how many GPUs one sequence's attention is split."""
+        return self.tp // self.dp
 
 
 def kernels_for(card: Card, key: str | None, generation: str | None) -> tuple[Kernels, tuple[str, ...]]:
@@ -99,11 +105,13 @@ def analytic_inputs(
 
 
 def _gemm(shape: ModelShape, engine: EngineShape, kernels: Kernels) -> Gemm:
-    params = shape.dense_params(engine.tp)
+    attention = shape.layers * shape.attention_params(engine.attention_tp)
+    rest = shape.dense_params(engine.tp) - shape.layers * shape.attention_params(engine.tp)
+    params, per_token = attention + rest, attention + rest * engine.dp
     fit = kernels.gemm_fp8 if shape.dense_bytes == 1.0 and kernels.gemm_fp8 else kernels.gemm
     per_layer = 8.0 if shape.kind == MLA else 3.0 if shape.experts else 4.0
     return Gemm(
-        params * shape.dense_bytes, 2.0 * params, shape.layers * per_layer, fit.t0, fit.flops_eff, fit.bw_eff, fit.p
+        params * shape.dense_bytes, 2.0 * per_token, shape.layers * per_layer, fit.t0, fit.flops_eff, fit.bw_eff, fit.p
     )
 
 
@@ -115,7 +123,7 @@ def _moe(shape: ModelShape, engine: EngineShape, kernels: Kernels) -> Moe | None
     return Moe(
         shape.layers - shape.dense_layers,
         shape.experts,
-        shape.top_k,
+        shape.top_k * engine.dp,  # DP attention: the experts see every group's tokens
         slice_ * shape.expert_bytes,
         2.0 * slice_,
         fit.t0,
@@ -136,15 +144,15 @@ def _decode(shape: ModelShape, engine: EngineShape, kernels: Kernels) -> DecodeA
             fit = kernels.mla_decode_vllm_fp8
         elif engine.kernels == "0.5.10" and kernels.mla_decode_old:
             fit = kernels.mla_decode_old
-    kv = shape.kv_values(engine.tp) * engine.kv_element_bytes
+    kv = shape.kv_values(engine.attention_tp) * engine.kv_element_bytes
     return DecodeAttention(shape.full_attention_layers, kv, fit.t0, fit.t_seq, fit.bw_eff, fit.a, fit.c1, fit.d, fit.p)
 
 
 def _prefill(card: Card, shape: ModelShape, engine: EngineShape, kernels: Kernels) -> PrefillAttention:
-    heads, layers = shape.heads / engine.tp, shape.full_attention_layers
+    heads, layers = shape.heads / engine.attention_tp, shape.full_attention_layers
     if shape.kind != MLA:
         fit = kernels.gqa_prefill_triton if engine.backend == "triton" else kernels.gqa_prefill
-        near = card.l2_bytes / (shape.kv_values(engine.tp) * engine.kv_element_bytes)
+        near = card.l2_bytes / (shape.kv_values(engine.attention_tp) * engine.kv_element_bytes)
         return PrefillAttention(
             layers, replace(_kernel(fit, 4.0 * shape.head_dim * heads), near_tokens=near, far_factor=fit.far_factor)
         )
@@ -168,7 +176,9 @@ def _allreduce(shape: ModelShape, engine: EngineShape) -> AllReduce | None:
         return None
     if engine.allreduce not in ALLREDUCE:
         raise UnknownName("all-reduce preset", engine.allreduce, ALLREDUCE)
-    return AllReduce(shape.layers, 2.0 * shape.hidden, protocols_at(ALLREDUCE[engine.allreduce], engine.tp))
+    count = 2 if engine.attention_tp > 1 else 1
+    protocols = protocols_at(ALLREDUCE[engine.allreduce], engine.tp)
+    return AllReduce(shape.layers, 2.0 * shape.hidden * engine.dp, protocols, count)
 
 
 def _stand_ins(shape: ModelShape, engine: EngineShape, kernels: Kernels) -> tuple[str, ...]:
@@ -184,6 +194,10 @@ def _stand_ins(shape: ModelShape, engine: EngineShape, kernels: Kernels) -> tupl
         notes.append(
             "expert parallelism: even routing, the fullest rank's "
             "expected load; all-to-all as the all-reduces it replaces"
+        )
+    if engine.dp > 1:
+        notes.append(
+            "DP attention: all groups are taken to have as many tokens as this one; gather and scatter cost as an all-"
         )
     if shape.full_attention_layers < shape.layers:
         notes.append("linear or windowed attention layers cost their matrices only")

@@ -66,7 +66,8 @@ def engine_shape(resolved: Resolved) -> EngineShape:
     """Return what of the engine costs time."""
     engine, costs = resolved.scenario.engine, resolved.scenario.costs
     vllm = resolved.family == "vllm"
-    tp = max(1, resolved.capacity.ranks // getattr(engine, "pp", getattr(engine, "pipeline_parallel_size", 1)))
+    extra = getattr(resolved.capacity, "extra", {})
+    tp = extra.get("tp") or max(1, resolved.capacity.ranks // getattr(engine, "pipeline_parallel_size", 1))
     expert = getattr(engine, "ep_size", None) or (tp if getattr(engine, "enable_expert_parallel", False) else 1)
     return EngineShape(
         tp=tp,
@@ -78,6 +79,7 @@ def engine_shape(resolved: Resolved) -> EngineShape:
         allreduce=getattr(costs, "allreduce", None) or resolved.hardware.allreduce,
         graph_sizes=vllm_graphs(resolved) if vllm else sglang_graphs(resolved, tp),
         routing_dispersion=getattr(costs, "routing_dispersion", 1.0),
+        dp=extra.get("dp", 1),
     )
 
 
