@@ -242,6 +242,8 @@ class Engine:
         if more <= 0:
             return current, previous
         self._price(previous)
+        if current.ready > previous.end:  # the plan was blocked by copies for longer than the step before it ran
+            return current, previous
         step = current.step
         batch, context = step.decode_batch, step.sum_context
         base = previous.end
