@@ -20,7 +20,7 @@ def calibrate(
     output: Annotated[str | None, Parameter(name=["--output", "-o"])] = None,
     constants: str | None = None,
     probe: str | None = None,
-    residuals: bool = False,
+    residuals: Annotated[bool, Parameter(negative="")] = False,
     set_: Set = None,
     hardware: Hardware = None,
     model: Model = None,

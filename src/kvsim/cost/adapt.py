@@ -196,9 +196,7 @@ def _stand_ins(shape: ModelShape, engine: EngineShape, kernels: Kernels) -> tupl
             "expected load; all-to-all as the all-reduces it replaces"
         )
     if engine.dp > 1:
-        notes.append(
-            "DP attention: all groups are taken to have as many tokens as this one; gather and scatter cost as an all-"
-        )
+        notes.append("DP attention: every group is taken to have this one's tokens; gathering costs as an all-reduce")
     if shape.full_attention_layers < shape.layers:
         notes.append("linear or windowed attention layers cost their matrices only")
     return tuple(notes)
