@@ -1,0 +1,123 @@
+"""Mooncake JSONL: ``timestamp`` (ms), ``input_length``, ``output_length``, ``hash_ids`` (one per block, chained by prefix)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from kvsim.content import Run, Runs
+from kvsim.errors import TraceError
+from kvsim.workload.spec import RequestSpec
+
+DEFAULT_BLOCK = 512
+PS_PER_MS = 1_000_000_000
+#: Fresh output tokens start here: far above every token of a block id below 2^50.
+OUTPUT_BASE = 1 << 70
+
+
+class MooncakeRow(msgspec.Struct, gc=False):
+    """One line; other keys are counted, not read."""
+
+    timestamp: int | float
+    input_length: int
+    output_length: int
+    hash_ids: list[int] = []
+
+
+class Chains:
+    """Turns block ids into runs of tokens, checking that every id has one parent; otherwise (parent, id) pairs are interned."""
+
+    def __init__(self, block: int) -> None:
+        self.block = block
+        self._parent: dict[int, int] = {}
+        self._interned: dict[tuple[int, int], int] = {}
+
+    def runs(self, ids: list[int], tokens: int) -> Runs:
+        """Return the content of ``tokens`` tokens in blocks ``ids``; the last block may be partial."""
+        block, parents = self.block, self._parent
+        out: list[Run] = []
+        previous = first = -1
+        length = 0
+        for given in ids:
+            known = parents.get(given)
+            if known is None:
+                parents[given] = previous
+                own = given
+            elif known == previous:
+                own = given
+            else:
+                own = self._other(previous, given)
+            if own == previous + 1 and length:
+                length += 1
+            else:
+                if length:
+                    out.append((first * block, length * block))
+                first, length = own, 1
+            previous = own
+        if length:
+            out.append((first * block, length * block))
+        return _fitted(out, tokens, len(ids) * block)
+
+    def _other(self, parent: int, given: int) -> int:
+        """Return a fresh id for a block id that appears behind another parent: other content, so another token run."""
+        key = (parent, given)
+        found = self._interned.get(key)
+        if found is None:
+            found = self._interned[key] = (1 << 55) + 2 * len(self._interned)
+            self._parent[found] = parent
+        return found
+
+
+def _fitted(out: list[Run], tokens: int, have: int) -> Runs:
+    if have > tokens and out:
+        first, count = out[-1]
+        out[-1] = (first, count - (have - tokens))
+    elif have < tokens:
+        out.append((-1, tokens - have))  # a partial tail without an id: made unique by the caller
+    return tuple(out)
+
+
+def read_mooncake(lines: Iterable[bytes], origin: str, *, block: int = DEFAULT_BLOCK, scale_ps: int = PS_PER_MS, zero_outputs: str = "skip") -> Iterator[RequestSpec]:
+    """Yield one request per line. Raises TraceError with file and line.
+
+    Times are from the first line. A tail without an id, and output, are fresh tokens.
+    """
+    decode = msgspec.json.Decoder(MooncakeRow).decode
+    chains = Chains(block)
+    fresh = OUTPUT_BASE
+    origin_ms: int | float | None = None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise TraceError(origin, number, f"not a Mooncake row: {error}") from None
+        _check(row, block, origin, number)
+        if origin_ms is None:
+            origin_ms = row.timestamp
+        if row.output_length == 0 and zero_outputs == "skip":
+            continue
+        runs = chains.runs(row.hash_ids, row.input_length)
+        if runs and runs[-1][0] == -1:
+            runs = (*runs[:-1], (fresh, runs[-1][1]))
+            fresh += runs[-1][1] + 1
+        output = max(row.output_length, 1)
+        offset = row.timestamp - origin_ms
+        yield RequestSpec(str(number), round(offset * scale_ps), runs, row.input_length, output, fresh)
+        fresh += output + 1
+
+
+def _check(row: MooncakeRow, block: int, origin: str, number: int) -> None:
+    if row.input_length < 1 or row.output_length < 0 or row.input_length > 1 << 40 or row.output_length > 1 << 40:
+        raise TraceError(origin, number, f"lengths are {row.input_length} and {row.output_length}; allowed: input from 1, output from 0")
+    if not 0 <= row.timestamp < 1 << 53:
+        raise TraceError(origin, number, f"timestamp is {row.timestamp}; allowed: from 0 (ms)")
+    count = len(row.hash_ids)
+    if count and not row.input_length // block <= count <= -(-row.input_length // block):
+        fits = -(-row.input_length // count)
+        raise TraceError(
+            origin, number,
+            f"expected {-(-row.input_length // block)} id(s) for {row.input_length} tokens at block size {block}, found {count}; a block size of {fits} would fit",
+        )

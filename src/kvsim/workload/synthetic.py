@@ -1,0 +1,120 @@
+"""Seeded recipes: conversations that grow, and independent requests. Lengths and times are drawn from named streams."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+from kvsim.content import Runs, join
+from kvsim.rng import stream
+from kvsim.workload.clients import OpenLoop, Session, Sessions
+from kvsim.workload.spec import Client, RequestSpec
+
+
+def draw(law: Any, rng: Random) -> float:
+    """Return one value of a law (a plain number, or a block with dist, mean, cv, low, high)."""
+    if isinstance(law, (int, float)):
+        return float(law)
+    low = law.low if law.low is not None else 0.0
+    high = law.high if law.high is not None else math.inf
+    return min(max(_raw(law, rng), low), high)
+
+
+def _raw(law: Any, rng: Random) -> float:
+    mean = law.mean if law.mean is not None else ((law.low or 0.0) + (law.high or 0.0)) / 2
+    if law.dist == "constant" or (law.dist in ("lognormal", "gamma") and law.cv == 0):
+        return float(mean)
+    if law.dist == "exponential":
+        return rng.expovariate(1 / mean)
+    if law.dist == "uniform":
+        return rng.uniform(law.low or 0.0, law.high if law.high is not None else 2 * mean)
+    if law.dist == "geometric":
+        return 1 + math.floor(math.log(1 - rng.random()) / math.log(1 - 1 / max(mean, 1.000001)))
+    if law.dist == "gamma":
+        shape = 1 / law.cv**2
+        return rng.gammavariate(shape, mean / shape)
+    if law.dist == "pareto":
+        alpha = 1 + math.sqrt(1 + 1 / law.cv**2)
+        return mean * (alpha - 1) / alpha * rng.paretovariate(alpha)
+    sigma2 = math.log(1 + law.cv**2)
+    return rng.lognormvariate(math.log(mean) - sigma2 / 2, math.sqrt(sigma2))
+
+
+def count(law: Any, rng: Random, least: int = 1) -> int:
+    """Return a whole number of tokens or turns."""
+    return max(least, round(draw(law, rng)))
+
+
+class Tokens:
+    """Hands out fresh token runs."""
+
+    def __init__(self) -> None:
+        self._next = 1 << 32
+
+    def fresh(self, tokens: int) -> int:
+        """Return the first token of a run that nobody else has (a gap keeps neighbours from merging)."""
+        first = self._next
+        self._next += tokens + 1
+        return first
+
+
+def multi_turn(recipe: Any, seed: int) -> Client:
+    """Return conversations behind shared system prompts; closed loop by default, open loop at the recipe's own times."""
+    sessions = list(_conversations(recipe, seed))
+    if recipe.loop == "open":
+        specs = sorted((spec for session in sessions for spec in session.turns), key=lambda spec: (spec.arrival_ps, spec.id))
+        return OpenLoop(specs)
+    return Sessions(sessions, users=recipe.users)
+
+
+def _conversations(recipe: Any, seed: int) -> Iterator[Session]:
+    lengths, times = stream(seed, "lengths"), stream(seed, "times")
+    tokens = Tokens()
+    system = [tokens.fresh(recipe.system_prompt_tokens) for _ in range(recipe.system_prompts)]
+    start = 0.0
+    for number in range(recipe.sessions):
+        if recipe.sessions_per_s is not None:
+            start += times.expovariate(recipe.sessions_per_s)
+        prefix: Runs = ((system[number % len(system)], recipe.system_prompt_tokens),) if recipe.system_prompt_tokens else ()
+        yield _conversation(recipe, number, prefix, start, lengths, times, tokens)
+
+
+def _conversation(recipe: Any, number: int, prefix: Runs, start: float, lengths: Random, times: Random, tokens: Tokens) -> Session:
+    turns: list[RequestSpec] = []
+    thinks: list[int] = []
+    at, text = start, prefix
+    for turn in range(count(recipe.turns, lengths)):
+        new = count(recipe.first_tokens if turn == 0 else recipe.turn_tokens, lengths)
+        text = join(text, ((tokens.fresh(new), new),))
+        output = count(recipe.output_tokens, lengths)
+        answer = tokens.fresh(output)
+        size = sum(run[1] for run in text)
+        turns.append(RequestSpec(f"s{number}t{turn}", round(at * 1e12), text, size, output, answer, session=f"s{number}", turn=turn))
+        think = draw(recipe.think_time, times)
+        thinks.append(round(think * 1e12))
+        at += think
+        text = join(text, ((answer, output),))
+    return Session(turns, thinks)
+
+
+def poisson(recipe: Any, seed: int) -> Client:
+    """Return independent requests at exponential gaps."""
+    return OpenLoop(_independent(recipe, seed))
+
+
+def _independent(recipe: Any, seed: int) -> Iterator[RequestSpec]:
+    lengths, times = stream(seed, "lengths"), stream(seed, "times")
+    tokens = Tokens()
+    shared: Runs = ((tokens.fresh(recipe.shared_prefix_tokens), recipe.shared_prefix_tokens),) if recipe.shared_prefix_tokens else ()
+    at, number = 0.0, 0
+    limit = recipe.requests if recipe.requests is not None or recipe.duration is not None else 1000
+    while limit is None or number < limit:
+        at += times.expovariate(recipe.rate_per_s)
+        if recipe.duration is not None and at > recipe.duration:
+            return
+        prompt, output = count(recipe.prompt_tokens, lengths), count(recipe.output_tokens, lengths)
+        text = join(shared, ((tokens.fresh(prompt), prompt),))
+        yield RequestSpec(f"r{number}", round(at * 1e12), text, prompt + recipe.shared_prefix_tokens, output, tokens.fresh(output))
+        number += 1
