@@ -28,9 +28,7 @@ def test_an_overlay_that_calibrate_wrote_changes_the_scenario_that_includes_it(
     overlay, scenario = tmp_path / "overlay.yaml", tmp_path / "mine.yaml"
     assert run_command(["calibrate", "hicache-ratio", str(steps), "-o", str(overlay)]) == 0
     assert "not told by this data" in capsys.readouterr().out
-    scenario.write_text(
-        "include: [overlay.yaml]\nhardware: 8x-rtx-pro-6000\nmodel: kimi-k2.5-int4\nengine: {tp: 8, mem_fraction_static: 0.88}\n"
-    )
+    scenario.write_text("include: [overlay.yaml]\nhardware: 8x-rtx-pro-6000\nmodel: kimi-k2.5-int4\nengine: {tp: 8}\n")
     inputs = analytic_inputs_of(resolve(load(str(scenario), [])))
     assert inputs.overheads.m0 == pytest.approx(30e-6, rel=0.25)
     assert inputs.prefill.plain.rate == pytest.approx(200e12, rel=0.08)
