@@ -1,5 +1,7 @@
 """Lesson 1. Where do the bytes go? Run with `marimo run docs/lessons/1_bytes.py`, or as a script."""
 
+# ruff: noqa: B018, E501, N803
+
 import marimo
 
 __generated_with = "0.25.2"

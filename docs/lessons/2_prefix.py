@@ -1,5 +1,7 @@
 """Lesson 2. Why a prefix cache works, and how it fails. Run with `marimo run docs/lessons/2_prefix.py`, or as a script."""
 
+# ruff: noqa: B018, E501, N803
+
 import marimo
 
 __generated_with = "0.25.2"

@@ -1,5 +1,7 @@
 """Lesson 3. When is RAM worth the trip? Run with `marimo run docs/lessons/3_trip.py`, or as a script."""
 
+# ruff: noqa: B018, E501, N803
+
 import marimo
 
 __generated_with = "0.25.2"

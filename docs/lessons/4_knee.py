@@ -1,5 +1,7 @@
 """Lesson 4. Why the knee is sharp. Run with `marimo run docs/lessons/4_knee.py`, or as a script."""
 
+# ruff: noqa: B018, E501, N803
+
 import marimo
 
 __generated_with = "0.25.2"

@@ -1,5 +1,7 @@
 """Lesson 5. What the scheduler does to your latency. Run with `marimo run docs/lessons/5_scheduler.py`, or as a script."""
 
+# ruff: noqa: B018, E501, N803
+
 import marimo
 
 __generated_with = "0.25.2"

@@ -14,14 +14,12 @@ if TYPE_CHECKING:
     from kvsim.web.world import Frame, World
 
 
+_MARKS = {ord(mark): f"&#{ord(mark)};" for mark in "&<>\"'\\`*_{}[]()#+-!|~$"}
+
+
 def text(value: str) -> str:
     """Return text safe inside Markdown and HTML: nothing in it is markup."""
-    import html
-
-    safe = html.escape(value)
-    for mark in "\\`*_{}[]()#+-!|~$":
-        safe = safe.replace(mark, f"&#{ord(mark)};")
-    return safe
+    return value.translate(_MARKS)
 
 
 def table(mo: Any, data: DataTable) -> Any:

@@ -96,3 +96,12 @@ def hit_table(single: World, paged: World) -> DataTable:
         for row in sorted(single.recording.requests, key=lambda r: int(r.id))
     )
     return DataTable(("request", "prompt", "tokens", "found, page 1", "found, page 64"), rows)
+
+
+#: The script the lab starts with: a device that is too small, and a host tier that catches what leaves it.
+TIERS = """
+0   sys:400 anna:200        20
+1   sys ben:250             20
+2   sys cleo:300            20
+3   sys anna @1 anna2:50    20   # Anna comes back: her text is on the host
+"""

@@ -1,0 +1,356 @@
+"""What the lab's page computes: from the controls to a scenario, from a scenario to an answer with figures and advice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kvsim.errors import ConfigError, KvsimError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvsim.config.resolved import Resolved
+    from kvsim.record.recording import Recording
+    from kvsim.report.style import Figure
+
+#: A load of so many requests is simulated at every move of a control; a larger one when asked to.
+SMALL = 1500
+DTYPES = {"as the model has it": "auto", "bf16": "bf16", "fp8": "fp8_e4m3"}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The state of the controls. ``workload``: "experiment:NAME", "workload:NAME" or the path of a trace.
+
+    ``ratio``: the host tier in units of the device pool; ``ram_gb``: host RAM for it in total (1e9 bytes), overrides
+    the ratio
+    if positive. ``rate``: times the workload's own rate. ``batch_cap`` 0: the engine's own. ``limit``: at most so many
+    requests.
+    """
+
+    hardware: str = "8x-rtx-pro-6000"
+    model: str = "kimi-k2.5-int4"
+    command: str = ""
+    workload: str = "experiment:hicache-ratio"
+    trace_format: str = ""
+    ratio: float = 4.0
+    ram_gb: float = 0.0
+    rate: float = 1.0
+    dtype: str = "auto"
+    batch_cap: int = 0
+    limit: int = 300
+
+
+@dataclass
+class Answer:
+    """What was simulated: ``problem`` instead of everything else if it cannot be."""
+
+    resolved: Resolved | None = None
+    recording: Recording | None = None
+    summary: dict[str, Any] = field(default_factory=dict)
+    problem: str = ""
+
+
+def hardware_names() -> list[str]:
+    """Return the machines to choose from."""
+    from kvsim.bundled import names
+
+    return names("hardware")
+
+
+def model_names() -> list[str]:
+    """Return the models to choose from."""
+    from kvsim.bundled import names
+
+    return names("models")
+
+
+def workload_names() -> dict[str, str]:
+    """Return the workloads to choose from: text to show -> value of ``Choice.workload``."""
+    from kvsim.bundled import names
+
+    found = {f"{name} (experiment)": f"experiment:{name}" for name in names("experiments")}
+    return {**found, **{name: f"workload:{name}" for name in names("workloads")}}
+
+
+def scenario_data(choice: Choice) -> dict[str, Any]:
+    """Return the scenario of the controls as plain data. Raises ConfigError and UnknownName for what does not exist."""
+    from kvsim.config.load import load_parts
+
+    base = load_parts(choice.hardware, choice.model, choice.command.strip() or None, []).model_dump(
+        mode="json", exclude_unset=True
+    )
+    base.update(_load(choice))
+    engine = dict(base.get("engine") or {})
+    if not str(engine.get("rules", "sglang")).startswith("vllm"):
+        hicache = dict(engine.get("hicache") or {})
+        hicache.update(_host_tier(choice))
+        engine["hicache"] = hicache
+        if choice.batch_cap:
+            engine["max_running_requests"] = choice.batch_cap
+    if choice.dtype != "auto":
+        engine["kv_cache_dtype"] = choice.dtype
+    return {**base, "engine": engine}
+
+
+def _host_tier(choice: Choice) -> dict[str, Any]:
+    """Return the hicache keys: a size per rank in GB if RAM was given, else the ratio. A command's own values lose."""
+    if choice.ram_gb > 0:
+        return {"size": choice.ram_gb / _ranks(choice), "ratio": max(choice.ratio, 1.0)}
+    return {"ratio": choice.ratio, "size": 0}
+
+
+def _ranks(choice: Choice) -> int:
+    """Return the ranks of the engine the controls describe (each keeps its own host copy)."""
+    from kvsim.config.load import load_parts
+    from kvsim.config.resolve import resolve
+
+    return resolve(load_parts(choice.hardware, choice.model, choice.command.strip() or None, [])).capacity.ranks
+
+
+def _load(choice: Choice) -> dict[str, Any]:
+    """Return the workload, clients and SLO blocks of the controls, at the chosen rate and length."""
+    import yaml
+
+    from kvsim.bundled import find
+
+    kind, _, name = choice.workload.partition(":")
+    if kind == "experiment":
+        data = yaml.safe_load(find("experiments", name, "experiment").read_text("utf-8"))
+        blocks = {key: data[key] for key in ("workload", "clients", "slo") if key in data}
+    elif kind == "workload":
+        data = yaml.safe_load(find("workloads", name, "workload").read_text("utf-8"))
+        blocks = {"workload": data.get("workload", data)}
+    else:
+        blocks = {"workload": {"kind": "trace", "trace": choice.workload}}
+        if choice.trace_format:
+            blocks["workload"]["format"] = choice.trace_format
+    return {**blocks, "workload": _scaled(blocks["workload"], choice)}
+
+
+def _scaled(workload: dict[str, Any], choice: Choice) -> dict[str, Any]:
+    out = dict(workload)
+    kind = out.get("kind", "trace")
+    if kind == "trace":
+        out["rate_scale"] = float(out.get("rate_scale", 1.0)) * choice.rate
+        out["limit"] = min(int(out.get("limit") or choice.limit), choice.limit)
+        return out
+    for key in ("sessions_per_s", "rate_per_s"):
+        if out.get(key):
+            out[key] = float(out[key]) * choice.rate
+    if kind == "poisson":
+        out["requests"] = min(int(out.get("requests") or choice.limit), choice.limit)
+    elif kind == "multi_turn":
+        turns = out.get("turns", 5)
+        mean = float(turns.get("mean") or 5) if isinstance(turns, dict) else float(turns)
+        out["sessions"] = max(1, min(int(out.get("sessions", 100)), round(choice.limit / mean)))
+    return out
+
+
+def resolve_choice(choice: Choice) -> Answer:
+    """Return the resolved scenario of the controls, or the problem with them: memory is answered without a simulation."""
+    from kvsim.config.load import load_data
+    from kvsim.config.resolve import resolve
+
+    try:
+        resolved = resolve(load_data(scenario_data(choice), [], "lab"))
+    except KvsimError as error:
+        return Answer(problem=str(error))
+    reasons = resolved.capacity.infeasible
+    return Answer(resolved=resolved, problem="; ".join(reasons))
+
+
+def simulate_answer(answer: Answer, progress: Callable[[int], None] | None = None) -> Answer:
+    """Return the answer with its recording and summary; unchanged if there is a problem. Cancelled passes through."""
+    from kvsim.measure.summary import summarise
+    from kvsim.sim.simulate import simulate
+    from kvsim.web.job import Cancelled
+
+    if answer.problem or answer.resolved is None:
+        return answer
+    try:
+        recording = simulate(answer.resolved, progress=progress)
+    except Cancelled:
+        raise
+    except KvsimError as error:
+        return Answer(resolved=answer.resolved, problem=str(error))
+    return Answer(answer.resolved, recording, summarise(recording))
+
+
+def figures_of(answer: Answer) -> dict[str, Figure]:
+    """Return the answer's figures by key; only those of memory if nothing was simulated."""
+    from kvsim.report.figures import memory_pictures, run_figures
+
+    if answer.resolved is None:
+        return {}
+    capacity = answer.resolved.capacity
+    figures = (
+        memory_pictures(capacity)
+        if answer.recording is None
+        else run_figures(answer.recording, answer.summary, capacity)
+    )
+    return {figure.key: figure for figure in figures}
+
+
+def headline(answer: Answer) -> str:
+    """Return the answer in a sentence."""
+    from kvsim.report.terminal import verdict
+
+    if answer.problem:
+        return answer.problem
+    return verdict(answer.summary) if answer.summary else "Not simulated yet."
+
+
+def advice(answer: Answer) -> list[str]:
+    """Return what the numbers suggest to an operator, each with its reason; every sentence follows from the summary."""
+    if answer.resolved is None or not answer.summary:
+        return []
+    capacity, summary = answer.resolved.capacity, answer.summary
+    out = []
+    load, hits = summary["load"] or {}, summary["hits"]
+    if summary["overload"]["overloaded"]:
+        out.append(
+            "The load is more than this machine can serve: its queue grows as long as it "
+            "lasts. Lower the rate, or add machines."
+        )
+    if summary["retractions"]["count"]:
+        out.append(
+            f"{summary['retractions']['count']:,} retractions: memory ran out while decoding. "
+            f"A lower batch cap avoids computing twice."
+        )
+    out += _tier_advice(capacity, load, hits)
+    parts = {name: (summary.get(f"ttft_{name}_s") or {}).get("p99") or 0.0 for name in ("queue", "load", "prefill")}
+    worst = max(parts, key=lambda name: parts[name])
+    if parts[worst] > 0:
+        out.append(f"The slow requests wait mostly for {worst} (p99 {parts[worst]:.3g} s).")
+    return out
+
+
+def _tier_advice(capacity: Any, load: dict[str, Any], hits: dict[str, Any]) -> list[str]:
+    out = []
+    device_full = load.get("device_tokens_max", 0) >= 0.95 * capacity.device_tokens
+    if capacity.host_tokens:
+        host_full = load.get("host_tokens_max", 0) >= 0.95 * capacity.host_tokens
+        share = 100 * (hits["host_rate"] or 0)
+        if not hits["host_tokens"]:
+            out.append(
+                "The host tier served nothing: everything that came back was still on the device, or nothing came back."
+            )
+        elif host_full:
+            out.append(
+                f"The host tier is full and serves {share:.1f} % of prompt tokens: a "
+                f"larger ratio may serve more. Try it."
+            )
+        else:
+            out.append(
+                f"The host tier serves {share:.1f} % of prompt tokens and never filled "
+                f"up: a larger ratio would change nothing."
+            )
+    elif device_full:
+        out.append(
+            "The device pool was full and there is no host tier: what is evicted is computed again. Try a ratio of 1."
+        )
+    else:
+        out.append("The device pool never filled up: a host tier would change nothing for this load.")
+    return out
+
+
+def ratio_curve(
+    choice: Choice, ratios: tuple[float, ...] = (0, 1, 2, 4, 8), progress: Callable[[int], None] | None = None
+) -> list[dict[str, Any]]:
+    """Return what each ratio gives: hit rate, TTFT p99, host RAM; ``infeasible`` with the reason where it cannot be."""
+    import dataclasses
+
+    rows = []
+    for ratio in ratios:
+        answer = simulate_answer(resolve_choice(dataclasses.replace(choice, ratio=ratio, ram_gb=0.0)), progress)
+        row: dict[str, Any] = {"ratio": ratio, "infeasible": answer.problem}
+        if answer.resolved is not None:
+            row["ram_gb"] = answer.resolved.capacity.host_bytes_total / 1e9
+        if answer.summary:
+            row["hit_percent"] = 100 * (answer.summary["hits"]["hit_rate"] or 0.0)
+            row["ttft_p99_s"] = (answer.summary["ttft_s"] or {}).get("p99")
+        rows.append(row)
+    return rows
+
+
+def ratio_figure(rows: list[dict[str, Any]]) -> Figure:
+    """Return hit rate and TTFT p99 against the ratio; points that cannot be are marked as such and never drawn as
+    values.
+    """
+    from kvsim.report.style import BLUE, PURPLE, RED, DataTable, Figure, altair, finish, number, rows_of
+
+    alt = altair()
+    fine = [row for row in rows if "hit_percent" in row]
+    base = alt.Chart(rows_of(fine)).encode(x=alt.X("ratio:Q", title="hicache ratio (host tier / device pool)"))
+    hit = base.mark_line(point=True, color=BLUE).encode(
+        y=alt.Y("hit_percent:Q", title="hit rate (%)", scale=alt.Scale(domain=[0, 100]))
+    )
+    ttft = base.mark_line(point=True, color=PURPLE, strokeDash=[6, 3]).encode(
+        y=alt.Y("ttft_p99_s:Q", title="TTFT p99 (s)")
+    )
+    layers = [hit, ttft]
+    bad = [{"ratio": row["ratio"], "why": row["infeasible"]} for row in rows if row["infeasible"]]
+    if bad:
+        layers.append(
+            alt.Chart(rows_of(bad))
+            .mark_point(shape="cross", color=RED, size=120)
+            .encode(x="ratio:Q", y=alt.value(10), tooltip=["why:N"])
+        )
+    chart = finish(alt.layer(*layers).resolve_scale(y="independent"), description="Hit rate and TTFT against the ratio")
+    table = DataTable(
+        ("ratio", "host RAM (GB)", "hit rate (%)", "TTFT p99 (s)", "feasible"),
+        tuple(
+            (
+                f"{row['ratio']:g}",
+                number(row.get("ram_gb"), 4),
+                number(row.get("hit_percent"), 4),
+                number(row.get("ttft_p99_s"), 3),
+                row["infeasible"] or "yes",
+            )
+            for row in rows
+        ),
+    )
+    return Figure(
+        "ratio",
+        "What the ratio buys",
+        "Solid: hit rate. Dashed: TTFT p99. A cross marks a ratio that does not fit.",
+        chart,
+        table,
+    )
+
+
+def save_trace(folder: str, name: str, content: bytes) -> str:
+    """Write an uploaded trace into a folder under a harmless name and return its path."""
+    from pathlib import Path
+
+    if len(content) > 200_000_000:
+        raise ConfigError("the file is larger than 200 MB: use `kvsim replay` for it")
+    safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in Path(name).name).lstrip(".") or "trace"
+    path = Path(folder) / safe
+    path.write_bytes(content)
+    return str(path)
+
+
+def downloads(answer: Answer) -> dict[str, tuple[str, Callable[[], bytes]]]:
+    """Return what can be taken home: label -> (file name, content when asked for)."""
+    if answer.resolved is None:
+        return {}
+    resolved, recording, summary = answer.resolved, answer.recording, answer.summary
+
+    def scenario() -> bytes:
+        from kvsim.report.html import as_yaml
+
+        return as_yaml(resolved.data).encode()
+
+    def report() -> bytes:
+        from kvsim.report.html import render, run_page
+
+        assert recording is not None
+        return render(run_page(recording, summary, resolved)).encode()
+
+    out = {"scenario": ("scenario.yaml", scenario)}
+    if recording is not None:
+        out["report"] = ("report.html", report)
+    return out
