@@ -77,7 +77,7 @@ def load_model(given: str | dict[str, Any]) -> ModelProfile:
         base = given.get("base")
         changes = {key: value for key, value in given.items() if key != "base"}
         if base is None:
-            return model_of(changes, "inline model")
+            return model_of(changes, str((changes.get("kvsim") or {}).get("name") or "inline model"))
         data = _data_of(str(base))
         inner = data.get("text_config")
         if isinstance(inner, dict):

@@ -41,7 +41,7 @@ def plain_data(scenario: Scenario, hardware: HardwareProfile, model: ModelProfil
     if hardware.host_ram is None:
         data["hardware"]["host_ram"] = "unlimited"
     data["model"] = {**model.config, "kvsim": {**model.facts, "name": model.name}}
-    for block in ("run", "engine", "workload", "costs", "links"):
+    for block in ("run", "engine", "workload", "costs", "links", "slo", "clients"):
         value = getattr(scenario, block)
         if value is not None:
             data[block] = value.model_dump(mode="json", exclude_none=True)
