@@ -94,15 +94,17 @@ class Settled:
     """What processing one step's result made known: ``first`` got their first token, ``finished`` ended, ``emitted`` tokens in all.
 
     A request may be in both lists. ``emitted`` counts tokens that reach clients: wasted steps of finished requests emit none.
+    ``sequences``: how many requests the decoded tokens went to where a step gives several each (speculation), else 0.
     """
 
-    __slots__ = ("first", "again", "finished", "emitted")
+    __slots__ = ("first", "again", "finished", "emitted", "sequences")
 
     def __init__(self) -> None:
         self.first: list[Request] = []
         self.again: list[Request] = []  # got a token from the prefill of a re-admission (after a retraction)
         self.finished: list[Request] = []
         self.emitted = 0
+        self.sequences = 0
 
 
 class Occupancy(Protocol):

@@ -15,6 +15,12 @@ def build_scheduler(resolved: Resolved, transfers: Transfers) -> Scheduler:
         from kvsim.serving.vllm.scheduler import VllmScheduler
 
         return VllmScheduler(resolved.engine, transfers)
+    from kvsim.cost.resolve import speculation_of
     from kvsim.serving.sglang.scheduler import SglangScheduler
 
+    speculation = speculation_of(resolved)
+    if speculation is not None:
+        from kvsim.serving.sglang.speculative import SpeculativeScheduler
+
+        return SpeculativeScheduler(resolved.engine, transfers, speculation)
     return SglangScheduler(resolved.engine, transfers)

@@ -288,6 +288,9 @@ class Engine:
     def _note_tokens(self, flight: InFlight, settled: Settled) -> None:
         fresh = len(settled.first) + len(settled.again)
         decoded = settled.emitted - fresh
+        if settled.sequences and decoded > settled.sequences:  # speculation: the tokens of one step reach a client together
+            self.recorder.gap(self.replica, flight.end, 0, decoded - settled.sequences)
+            decoded = settled.sequences
         if flight.step.kind != "prefill" and decoded > 0:
             if flight.steps == 1:
                 self._emit_gaps(flight.end, decoded)
