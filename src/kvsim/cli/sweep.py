@@ -1,0 +1,101 @@
+"""`kvsim sweep`: a grid of settings with common random numbers, one row per point."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from kvsim.cli.common import Command, Hardware, Json, Model, Progress, Set, emit_json, show
+
+if TYPE_CHECKING:
+    from kvsim.study.sweep import Result, Study
+
+
+def sweep(
+    scenario: str | None = None,
+    /,
+    *,
+    axis: Annotated[list[str] | None, Parameter(negative="")] = None,
+    set_: Set = None,
+    hardware: Hardware = None,
+    model: Model = None,
+    command: Command = None,
+    replications: int | None = None,
+    workers: int = 2,
+    output: Annotated[str | None, Parameter(name=["--output", "-o"])] = None,
+    json: Json = False,
+) -> int:
+    """Simulate a grid of settings and print one row per point; infeasible points are marked.
+
+    Parameters
+    ----------
+    scenario
+        A scenario file or a bundled name; its `study:` block gives the axes if --axis does not.
+    axis
+        key=v1,v2,... (repeatable; key1+key2=[a,b],[c,d] varies both together).
+    replications
+        Repeat every point with so many seeds; intervals are t intervals over them.
+    workers
+        Local processes.
+    output
+        Keep results in this folder; an interrupted sweep goes on from there.
+    """
+    from kvsim.study.design import parse_axis
+    from kvsim.study.store import Store
+    from kvsim.study.sweep import headline
+    from kvsim.study.sweep import sweep as run
+
+    base = _scenario(scenario, set_, hardware, model, command)
+    axes = dict(parse_axis(text) for text in axis) if axis else None
+    progress = Progress("points done", None)
+    try:
+        study = run(base, axes, replications=replications, workers=workers, store=Store(output) if output else None, progress=progress)
+    finally:
+        progress.close()
+    study.scenario = scenario or "scenario"
+    if json:
+        emit_json({"axes": study.axes, "advice": _advice(study), "points": [{**r.point, "replication": r.replication, **headline(r), "summary": r.summary} for r in study.results]})
+    else:
+        _print(study)
+    return 0
+
+
+def _scenario(scenario: str | None, set_: list[str] | None, hardware: str | None, model: str | None, command: str | None) -> Any:
+    from kvsim.config.load import load, load_parts
+    from kvsim.errors import ConfigError
+
+    if scenario is not None:
+        return load(scenario, set_ or [])
+    if hardware is None or model is None:
+        raise ConfigError("give a scenario (a file or a bundled name), or both --hardware and --model")
+    return load_parts(hardware, model, command, set_ or [])
+
+
+def _advice(study: Study) -> str | None:
+    from kvsim.study.advice import ratio_advice
+
+    return ratio_advice(study) if "engine.hicache.ratio" in study.axes else None
+
+
+def _print(study: Study) -> None:
+    from rich.text import Text
+
+    from kvsim.report.study_table import sweep_table
+
+    advice = _advice(study)
+    parts: list[Any] = [sweep_table(study)]
+    if advice:
+        parts.append(Text(advice, style="bold"))
+    parts.append(Text("All points use the same random numbers, so their differences are paired. " + _notes(study.results), style="dim"))
+    show(*parts)
+
+
+def _notes(results: list[Result]) -> str:
+    reasons = dict.fromkeys(f"{result.point}: {result.reason}" for result in results if result.summary is None)
+    assumptions = dict.fromkeys(text for result in results for text in result.capacity.get("assumptions", ()))
+    overloaded = [result.point for result in results if result.summary and result.summary["overload"]["overloaded"]]
+    text = f"Infeasible: {'; '.join(reasons)}. " if reasons else ""
+    if overloaded:
+        text += "Points marked 'overloaded' have no steady state: their waits grow with the length of the run. "
+    return text + (f"Assumptions: {'; '.join(assumptions)}." if assumptions else "")
