@@ -110,21 +110,47 @@ class Settled:
 class Occupancy(Protocol):
     """Counters of an engine's memory, in tokens, kept (never summed) by the cache; cumulative ones only grow."""
 
-    device_used: int
-    device_evictable: int
-    host_used: int
-    demoted: int
-    dropped: int
-    host_evicted: int
-    backed_up: int
-    loaded: int
+    @property
+    def device_used(self) -> int:
+        """Return device tokens in use."""
+
+    @property
+    def device_evictable(self) -> int:
+        """Return device tokens that eviction could free."""
+
+    @property
+    def host_used(self) -> int:
+        """Return host tokens in use."""
+
+    @property
+    def demoted(self) -> int:
+        """Return device tokens evicted whose host copy stayed, so far."""
+
+    @property
+    def dropped(self) -> int:
+        """Return device tokens evicted and lost, so far."""
+
+    @property
+    def host_evicted(self) -> int:
+        """Return host tokens evicted, so far."""
+
+    @property
+    def backed_up(self) -> int:
+        """Return tokens copied to the host, so far."""
+
+    @property
+    def loaded(self) -> int:
+        """Return tokens loaded back, so far."""
 
 
 class Scheduler(Protocol):
     """One engine's decisions (one TP group). Every call gets ``now`` in ps; nothing here lets time pass."""
 
     overlap: bool
-    occupancy: Occupancy
+
+    @property
+    def occupancy(self) -> Occupancy:
+        """Return the counters of the engine's memory."""
     ended: list[Request]  # ended by a plan itself (aborted for want of memory); the machine takes them out after each plan
 
     def submit(self, spec: RequestSpec, now: int) -> Request:
