@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import simpy
 
-from kvsim.cost.constant import ConstantTime
+from kvsim.cost.constant import ConstantTime, Rates
 from kvsim.record.recorder import Recorder
 from kvsim.rules.vllm import OFFLOADING, RULES, SIMPLE, VllmParams
 from kvsim.serving.vllm.scheduler import VllmScheduler
@@ -79,7 +79,7 @@ def simulate(params: VllmParams, specs: list[RequestSpec], *, exact_steps: bool,
     recorder = Recorder({})
     links = Fifo(ps_per_token)
     scheduler = VllmScheduler(params, links)
-    time = ConstantTime(20_000.0, 0.005, decode_per_context_s=1e-7, per_step_s=0.001)
+    time = ConstantTime(Rates(20_000.0, 0.005, decode_per_context=1e-7, per_step=0.001))
     engine = Engine(env, scheduler, time, links, recorder, exact_steps=exact_steps)
 
     def deliver(sent: list[RequestSpec]) -> None:

@@ -47,13 +47,15 @@ SWITCHES: dict[str, str] = {
 }
 #: Flags with a value that change nothing here.
 IGNORED_VALUES = (
-    "--model", "--host", "--port", "--served-model-name", "--tokenizer", "--tokenizer-mode", "--dtype", "--seed",
-    "--api-key", "--chat-template", "--tool-call-parser", "--reasoning-parser", "--download-dir", "--load-format", "--revision",
-    "--uvicorn-log-level", "--generation-config", "--distributed-executor-backend", "--quantization", "-q",
+    "--model", "--host", "--port", "--served-model-name", "--tokenizer", "--tokenizer-mode", "--dtype",
+    "--seed", "--api-key", "--chat-template", "--tool-call-parser", "--reasoning-parser", "--download-dir",
+    "--load-format", "--revision", "--uvicorn-log-level", "--generation-config",
+    "--distributed-executor-backend", "--quantization", "-q",
 )  # fmt: skip
 IGNORED_SWITCHES = (
     "--trust-remote-code", "--enable-auto-tool-choice", "--disable-log-requests", "--disable-log-stats",
-    "--enable-log-requests", "--enable-prompt-tokens-details", "--enable-logging-iteration-details", "--disable-uvicorn-access-log",
+    "--enable-log-requests", "--enable-prompt-tokens-details", "--enable-logging-iteration-details",
+    "--disable-uvicorn-access-log",
 )  # fmt: skip
 #: Flags whose effect is not modelled: an error, never silence.
 NOT_MODELLED = {

@@ -39,12 +39,13 @@ class BlockKeys:
         at = self._roots.get(namespace)
         if at is None:
             at = self._roots[namespace] = _Stretch(-1, 0, ())
-        blocks = length(tokens) // size
-        rest = cut(tokens, 0, blocks * size)
+        total = length(tokens)
+        blocks = total // size
+        rest = tokens if blocks * size == total else cut(tokens, 0, blocks * size)
         out: list[Run] = []
         self.matched = 0
         while blocks:
-            first = cut(rest, 0, size)
+            first = ((rest[0][0], size),) if rest[0][1] >= size else cut(rest, 0, size)
             child = at.children.get(first)
             if child is None:
                 child = at.children[first] = self._new(blocks, rest)
@@ -57,7 +58,7 @@ class BlockKeys:
                 break
             if same < child.blocks:
                 child = self._split(at, first, child, same)
-            rest = cut(rest, same * size, blocks * size)
+            rest = _after(rest, same * size)
             blocks -= same
             at = child
         return canonical(out)
@@ -89,3 +90,13 @@ class BlockKeys:
                     out[stretch.base + i] = (depth + i, block[0][0])
                 stack.extend((child, depth + stretch.blocks) for child in stretch.children.values())
         return out
+
+
+def _after(runs: Runs, count: int) -> Runs:
+    """Return ``runs`` without the first ``count`` tokens (fewer than all)."""
+    at = 0
+    while runs[at][1] <= count:
+        count -= runs[at][1]
+        at += 1
+    first, size = runs[at]
+    return ((first + count, size - count), *runs[at + 1 :])

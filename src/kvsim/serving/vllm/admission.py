@@ -35,7 +35,8 @@ class Admission(VllmCore):
                 budget -= took
             else:
                 aside.append(request)
-        self.skipped.put_all_first(aside)
+        if aside:
+            self.skipped.put_all_first(aside)
 
     def _next_queue(self) -> Queue | None:
         waiting, skipped = self.waiting, self.skipped
@@ -65,12 +66,13 @@ class Admission(VllmCore):
         if not computed:
             if self.params.enable_prefix_caching:
                 hit = self.pool.lookup(request.keys, (request.known - 1) // size)
-            found = self.connector.lookup(request, hit * size)
-            if found is None:
-                if self.log is not None:
-                    self.log.deferred.append(request)
-                return 0
-            external = found
+            if self.connector.present:
+                found = self.connector.lookup(request, hit * size)
+                if found is None:
+                    if self.log is not None:
+                        self.log.deferred.append(request)
+                    return 0
+                external = found
             computed = hit * size + external
         count = 0 if external else self._admit_count(request, computed, budget)
         if count < 0 or not self._fits(request, computed + count, hit, external > 0):
@@ -150,6 +152,7 @@ class Admission(VllmCore):
         self._places += 1
         request.place = self._places
         request.prefilling = True
+        request.readmitted = request.resumed
         self.running.append(request)
         self.special.append(request)
         if request.computed + count < request.known:

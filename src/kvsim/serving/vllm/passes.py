@@ -27,7 +27,8 @@ class Passes(Admission):
         if not step.preempted:
             self._schedule_waiting(step, left)
         self._after(step)
-        self.connector.build(step, now)
+        if self.connector.present:
+            self.connector.build(step, now)
         if step.work or step.cohort:
             step.kind = "decode" if not step.prefills else "mixed" if step.decode_batch else "prefill"
         return step
@@ -48,10 +49,16 @@ class Passes(Admission):
 
         Only the last running request may get less than it wants. Amounts do not depend on the order then.
         """
-        cohort, size = self.cohort, self.params.block_size
+        cohort = self.cohort
+        left = budget - cohort.count
+        if not self.special:
+            need = cohort.need([]) if cohort.count else 0
+            if left < 0 or need > self.pool.free:
+                return -1
+            self._tick(step, [], need)
+            return left
         joining: list[VllmRequest] = []
         others: list[tuple[VllmRequest, int]] = []
-        left = budget - cohort.count
         for request in self.special:
             if self._lets_go and cohort.can_join(request) and self.connector.indifferent(request):
                 joining.append(request)
@@ -66,6 +73,7 @@ class Passes(Admission):
                 return -1
             others[-1] = (others[-1][0], others[-1][1] + left)
             left = 0
+        size = self.params.block_size
         needs = [max(-(-(request.computed + count) // size) - request.table.held, 0) for request, count in others]
         need = cohort.need(joining) if joining or cohort.count else 0
         if need + sum(needs) > self.pool.free:
@@ -167,13 +175,16 @@ class Passes(Admission):
     def process(self, step: VllmStep, now: int) -> Settled:
         """Process one step's output: withheld releases, then tokens and stops in scheduling order, then transfers."""
         self.processed += 1
-        for table in self._withheld.pop(self.processed, ()):
-            self.pool.release(table)
+        if self._withheld:
+            for table in self._withheld.pop(self.processed, ()):
+                self.pool.release(table)
         settled = Settled()
         if step.cohort:
             self._settle_tick(step, now, settled)
         else:
-            self._settle_work(step.work, step, now, settled)
+            self._settle_work(step.work, now, settled)
+        if not self.connector.present:
+            return settled
         for request in self.connector.process(step, now):
             if request in self._orphans:
                 del self._orphans[request]
@@ -182,20 +193,17 @@ class Passes(Admission):
                 request.loaded = True
         return settled
 
-    def _settle_work(
-        self, work: list[tuple[VllmRequest, int, bool]], step: VllmStep, now: int, settled: Settled
-    ) -> None:
-        fresh = {id(request) for request, _, _ in step.prefills}
+    def _settle_work(self, work: list[tuple[VllmRequest, int, bool]], now: int, settled: Settled) -> None:
         for request, _, sampled in work:
             if sampled and request.phase != ENDED:
-                self._receive(request, now, settled, id(request) in fresh)
+                self._receive(request, now, settled)
 
     def _settle_tick(self, step: VllmStep, now: int, settled: Settled) -> None:
         """Settle a step with members of the cohort: only those that end are looked at, in scheduling order."""
         tokens, ended, one_by_one = self.cohort.settle(step.cohort, self.pool)
         settled.emitted += tokens
         if not ended and not one_by_one:
-            self._settle_work(step.work, step, now, settled)
+            self._settle_work(step.work, now, settled)
             return
         ended_now = {id(request): None for request in ended}
         for request in ended:
@@ -206,23 +214,23 @@ class Passes(Admission):
             if step.work or len(everybody) > 1
             else everybody
         )
-        fresh = {id(request) for request, _, _ in step.prefills}
         for request, _, sampled in work:
             if id(request) in ended_now:
                 settled.finished.append(request)
                 self._end(request, self._stops(request), now)
             elif sampled and request.phase != ENDED:
-                self._receive(request, now, settled, id(request) in fresh)
+                self._receive(request, now, settled)
 
-    def _receive(self, request: VllmRequest, now: int, settled: Settled, fresh: bool) -> None:
+    def _receive(self, request: VllmRequest, now: int, settled: Settled) -> None:
         """Give a request its token and see whether it stops (check_stop)."""
         request.output_done += 1
         settled.emitted += 1
         if request.first_token_ps is None:
             request.first_token_ps = now
             settled.first.append(request)
-        elif fresh:
+        elif request.readmitted:
             settled.again.append(request)
+        request.readmitted = False
         if self.overlap:
             request.in_flight -= 1
         how = self._stops(request)

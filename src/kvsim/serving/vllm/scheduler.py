@@ -139,7 +139,10 @@ class VllmScheduler(Passes):
     def settle(self, step: Step, now: int) -> Settled:
         """Process a step that ended at ``now``."""
         assert isinstance(step, VllmStep)
-        self.forwarded(step, now)
+        if self.connector.present:
+            self.forwarded(step, now)
+        if not self._giving_up:
+            return self.process(step, now)
         gone = [request for request in self._giving_up if request.phase != ENDED]
         self._giving_up.clear()
         for request in gone:

@@ -52,6 +52,7 @@ class VllmRequest(Request):
         "prefilling",
         "priority",
         "prompt",
+        "readmitted",
         "resumed",
         "step",
         "store_from",
@@ -79,6 +80,7 @@ class VllmRequest(Request):
         self.phase = WAITING
         self.step = 0
         self.resumed = False
+        self.readmitted = False
         self.loaded = False
         self.load_start = -1
         self.prefilling = False
@@ -116,11 +118,21 @@ class VllmStep(Step):
         self.report: list[object] = []
         self.forwarded = False
 
+    def __copy__(self) -> VllmStep:
+        """Copy without going through pickling: the machine copies the step of every run."""
+        twin = VllmStep.__new__(VllmStep)
+        for name in _STEP_SLOTS:
+            setattr(twin, name, getattr(self, name))
+        return twin
+
     def take_report(self) -> list[object]:
         """Return the report and empty it, for copies of this step too."""
         report = list(self.report)
         self.report.clear()
         return report
+
+
+_STEP_SLOTS = (*Step.__slots__, *VllmStep.__slots__)
 
 
 class Queue:
