@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvsim.errors import InvariantError, TraceError
+from kvsim.errors import ConfigError, InputError, InvariantError, TraceError
 from kvsim.verify.cache_replay import Mismatch, ReplayResult, load_recording
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ FORMATS: dict[str, str] = {
     "kvsim-vllm-oracle/1": "kvsim.verify.vllm_replay:replay_vllm",
 }
 #: What a replay raises on a recording that is not as its format says.
-MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError)
 
 Replayer = Callable[..., ReplayResult]
 
@@ -73,8 +73,10 @@ def verify_file(path: Path, overrides: Mapping[str, object] | None = None, *, st
     except InvariantError as error:
         broken = Mismatch(-1, "replay", "decisions that can be carried out", str(error))
         return ReplayResult(str(path), "", 0, 0, 1, broken)
-    except TraceError as error:
-        if error.file == str(path):
+    except ConfigError:  # a wrong override is no fault of the file
+        raise
+    except InputError as error:
+        if isinstance(error, TraceError) and error.file == str(path):
             raise
         raise TraceError(str(path), None, str(error)) from None
     except MALFORMED as error:

@@ -117,6 +117,19 @@ class SchedReplay:
         quiet = min(self.scheduler.quiet(self._previous), until - self.at, last - self.at)
         return min(quiet, self.scheduler.before_eviction()) if quiet > 0 else 0
 
+    def state(self) -> dict[str, Any]:
+        """Return what the scheduler holds now: for a message about a mismatch."""
+        scheduler = self.scheduler
+        return {
+            "iteration": self.at,
+            "running": [_seen(request) for request in scheduler.running],
+            "waiting": [int(request.spec.id) for request in scheduler.waiting],
+            "full": scheduler.full,
+            "ratio": scheduler.ratio,
+            "free": scheduler.cache.free,
+            "evictable": scheduler.cache.evictable,
+        }
+
     def _note_plan(self, row: dict[str, Any], step: Step | None) -> None:
         if isinstance(step, SglangStep):
             if step.prefills:
@@ -160,6 +173,11 @@ class SchedReplay:
         self.rows.append(row)
 
 
+def _seen(request: SglangRequest) -> dict[str, Any]:
+    kv = request.kv
+    return {"id": int(request.spec.id), "out": request.output_done, "max_new": request.mnt, "kv": kv.committed}
+
+
 def _spec(key: int, given: dict[str, Any]) -> RequestSpec:
     prompt = canonical(given["in"])
     return RequestSpec(
@@ -177,7 +195,7 @@ def _spec(key: int, given: dict[str, Any]) -> RequestSpec:
 def replay_sched(
     recording: dict[str, Any], file: str = "", rules: SglangRules | None = None, *, stepwise: bool = False
 ) -> ReplayResult:
-    """Replay a scheduler-level recording: every field of every row and the final tree; stops at the first difference."""
+    """Replay a scheduler-level recording: every field of every row, the final tree; stops at the first difference."""
     player = SchedReplay(recording, rules, stepwise=stepwise)
     rows = recording["its"]
     name, total = player.params.rules.name, len(rows)
@@ -190,10 +208,10 @@ def replay_sched(
         got = player.rows[index] if len(player.rows) > index else {"it": None}
         for field in sorted(expected.keys() | got.keys(), key=lambda key: (key != "it", key)):
             if expected.get(field) != got.get(field):
-                around = {"row": expected, "got": got, "before": rows[max(0, index - 3) : index], "meta": player.meta}
-                return ReplayResult(
-                    file, name, index + 1, total, 1, Mismatch(index, field, expected.get(field), got.get(field), around)
-                )
+                around = {"row": expected, "got": got, "before": rows[max(0, index - 3) : index]}
+                around |= {"state": player.state(), "meta": player.meta}
+                mismatch = Mismatch(index, field, expected.get(field), got.get(field), around)
+                return ReplayResult(file, name, index + 1, total, 1, mismatch)
     return _final(player, recording, file, name, total)
 
 
