@@ -99,3 +99,25 @@ def test_asking_changes_nothing_to_the_picosecond(topology: Topology, ops: list[
         getattr(quiet, kind)(tokens, now)
         tickets.append(getattr(curious, kind)(tokens, now))
     assert quiet.drain_completed() == curious.drain_completed()
+
+
+@given(st.integers(1, 8), operations, st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_links_whose_rates_never_change_agree_with_the_general_plan(
+    gpus: int, ops: list[tuple[str, int, int, bool]], floor: bool
+) -> None:
+    topology = Topology(
+        gpus, 55e9, 56e9, (0.93, 0.93), (Shared("dram", tuple(range(gpus)), 600e9, True),), (30e9, 28e9)
+    )
+    mode = CopyMode((70_272, 70_272), setup_ps=20_000_000, floor_ps=600_000_000 if floor else 0)
+    steady, general, now = Links(topology, mode), Links(topology, mode), 0
+    assert steady._steady == (30_000_000_000, 28_000_000_000)
+    general._steady = None
+    for kind, tokens, gap, _ in ops:
+        now += gap
+        one, other = getattr(steady, kind)(tokens, now), getattr(general, kind)(tokens, now)
+        assert steady.finish_time(one, now) == general.finish_time(other, now)
+        assert steady.next_done(now) == general.next_done(now)
+        if kind == "load":
+            assert steady.finish_with_load(one, now, 10**9, 61) == general.finish_with_load(other, now, 10**9, 61)
+    assert steady.drain_completed() == general.drain_completed()

@@ -72,6 +72,9 @@ class Links:
         self._time = 0
         self._history: list[tuple[int, Lane, Lane]] = []
         self._drained = [0, 0]
+        self._open = [0, 0]
+        self._steady = self._steady_rates()
+        self._free_at = [0, 0]
         self._rate_of: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
     # ------------------------------------------------------------------ Transfers
@@ -96,12 +99,15 @@ class Links:
 
     # ------------------------------------------------------------------ what the machine asks
     def next_done(self, now: int) -> int | None:
-        """Return when the next copy under way completes (> now), or None if none is."""
-        ends = [
-            self.finish_time(queue[index], now)
-            for way, queue in enumerate(self._queues)
-            for index in range(self._first_open(way, now), len(queue))[:1]
-        ]
+        """Return when the next copy under way completes (> now), or None if none is; ``now`` never goes back."""
+        ends = []
+        for way, queue in enumerate(self._queues):
+            at = self._open[way]
+            while at < len(queue) and self.finish_time(queue[at], now) <= now:
+                at += 1
+            self._open[way] = at
+            if at < len(queue):
+                ends.append(queue[at].end)
         return min(ends, default=None)
 
     def duration(self, ticket: object) -> int:
@@ -155,8 +161,24 @@ class Links:
         return sum(max(0, min(copy.end, end_ps) - max(copy.start, start_ps)) for copy in queue)
 
     # ------------------------------------------------------------------ FIFO and time
+    def _steady_rates(self) -> tuple[int, int] | None:
+        """Return the rate of each direction if neither ever changes: all GPUs alike, and no direction slows the
+        other."""
+        if len(self._classes) > 1:
+            return None
+        gpus = range(self.topology.gpus)
+        (load, _), (_, store), (both_load, both_store) = (
+            self.topology.rates(gpus, ()),
+            self.topology.rates((), gpus),
+            self.topology.rates(gpus, gpus),
+        )
+        rates = min(load), min(store)
+        return rates if rates == (min(both_load), min(both_store)) and min(rates) > 0 else None
+
     def _submit(self, way: int, tokens: int, now: int) -> Copy:
         copy = Copy(way, tokens, tokens * self.mode.bytes_per_token[way], now)
+        if self._steady is not None:
+            return self._submit_steady(copy, self._steady[way])
         self._plan_to(now)
         self._forget_before(now)
         if self._lanes[way][1] == IDLE and self._time > now:
@@ -165,6 +187,16 @@ class Links:
         if self._lanes[way][1] == IDLE:
             self._move_both(now)
             self._begin(way, now)
+        return copy
+
+    def _submit_steady(self, copy: Copy, rate: int) -> Copy:
+        """Put a copy behind the others of its direction; at a rate that never changes its end is known at once."""
+        way, mode, work = copy.way, self.mode, copy.bytes * PS_PER_S
+        copy.start = start = max(copy.submit, self._free_at[way])
+        flow = start + mode.setup_ps
+        copy.end = self._free_at[way] = max(flow - (-work // rate), flow + mode.floor_ps)
+        copy.pieces.append((flow, (work,), (rate,)))
+        self._queues[way].append(copy)
         return copy
 
     def _begin(self, way: int, at: int) -> None:
@@ -202,14 +234,6 @@ class Links:
                 copy.end = -1
                 while copy.pieces and copy.pieces[-1][0] >= self._time:
                     copy.pieces.pop()
-
-    def _first_open(self, way: int, now: int) -> int:
-        self._plan_to(now)
-        index = self._lanes[way][0]
-        queue = self._queues[way]
-        while index > 0 and queue[index - 1].end > now:
-            index -= 1
-        return index
 
     def _plan_to(self, now: int) -> None:
         while self._time < now and (self._lanes[0][1] != IDLE or self._lanes[1][1] != IDLE):
