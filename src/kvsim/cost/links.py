@@ -75,6 +75,7 @@ class Links:
         self._open = [0, 0]
         self._steady = self._steady_rates()
         self._free_at = [0, 0]
+        self._setup, self._floor = mode.setup_ps, mode.floor_ps
         self._rate_of: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
     # ------------------------------------------------------------------ Transfers
@@ -191,10 +192,14 @@ class Links:
 
     def _submit_steady(self, copy: Copy, rate: int) -> Copy:
         """Put a copy behind the others of its direction; at a rate that never changes its end is known at once."""
-        way, mode, work = copy.way, self.mode, copy.bytes * PS_PER_S
-        copy.start = start = max(copy.submit, self._free_at[way])
-        flow = start + mode.setup_ps
-        copy.end = self._free_at[way] = max(flow - (-work // rate), flow + mode.floor_ps)
+        way, now, free = copy.way, copy.submit, self._free_at
+        start = free[way]
+        if start < now:
+            start = now
+        copy.start = start
+        flow, work = start + self._setup, copy.bytes * PS_PER_S
+        end, least = flow - (-work // rate), flow + self._floor
+        copy.end = free[way] = end if end > least else least
         copy.pieces.append((flow, (work,), (rate,)))
         self._queues[way].append(copy)
         return copy
