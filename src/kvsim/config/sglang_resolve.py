@@ -237,7 +237,7 @@ class _SglangResolver:
             self.assumptions.append(f"T and W: {engine.memory_source}")
         if self.scenario.costs.kind == "analytic":
             self.assumptions.append(f"attention backend {engine.attention_backend or 'flashinfer'}")
-            self.assumptions.append(f"decode kernels of SGLang {self.scenario.costs.decode_kernels}, all-reduce {self.scenario.costs.allreduce}")
+            self.assumptions.append(f"decode kernels of SGLang {self.scenario.costs.decode_kernels}, all-reduce {self.scenario.costs.allreduce or self.hardware.allreduce}")
 
 
 def _rules_of(engine: SglangEngine) -> SglangRules:

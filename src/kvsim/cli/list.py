@@ -1,0 +1,58 @@
+"""`kvsim list`: what is bundled and registered."""
+
+from __future__ import annotations
+
+from kvsim.cli.common import Json, emit, emit_json
+from kvsim.errors import UnknownName
+
+
+def list_(what: str | None = None, /, *, diff: tuple[str, str] | None = None, json: Json = False) -> int:
+    """List bundled names and registered policies.
+
+    Parameters
+    ----------
+    what
+        hardware, cards, models, scenarios, workloads, policies or rules (all, if absent).
+    diff
+        With `rules`: two rule sets; print their differences in words.
+    """
+    if diff is not None:
+        from kvsim.rules import describe_difference
+
+        found = describe_difference(*diff)
+        if json:
+            from dataclasses import asdict
+
+            emit_json([asdict(item) for item in found])
+        else:
+            emit("\n".join(f"- {item.words}\n    {diff[0]}: {item.left}\n    {diff[1]}: {item.right}\n    ({item.source})" for item in found) or "no difference")
+        return 0
+    tables = _tables()
+    if what is not None and what not in tables:
+        raise UnknownName("list", what, tables)
+    chosen = {what: tables[what]} if what is not None else tables
+    if json:
+        emit_json(chosen)
+    else:
+        emit("\n".join(f"{name}: {', '.join(values)}" for name, values in chosen.items()))
+    return 0
+
+
+def _tables() -> dict[str, list[str]]:
+    from kvsim import bundled
+    from kvsim.config.hardware import card_names
+    from kvsim.kv.eviction import ORDERS as EVICTIONS
+    from kvsim.rules import names
+    from kvsim.serving.sglang.order import ORDERS
+
+    return {
+        "scenarios": bundled.names("experiments"),
+        "hardware": bundled.names("hardware"),
+        "cards": card_names(),
+        "models": bundled.names("models"),
+        "workloads": bundled.names("workloads"),
+        "rules": list(names()),
+        "queue policies": sorted(ORDERS),
+        "eviction policies": sorted(EVICTIONS),
+        "write policies": ["write_through", "write_through_selective", "write_back"],
+    }

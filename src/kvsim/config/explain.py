@@ -1,0 +1,137 @@
+"""Where the memory went, in words and numbers: a page that fits 100 columns, and the same as data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvsim.units import gb, gib
+
+if TYPE_CHECKING:
+    from kvsim.config.resolved import Capacity, Resolved
+
+WIDTH = 72
+
+def explain_data(resolved: Resolved) -> dict[str, Any]:
+    """Return every number of the page as plain data."""
+    capacity = resolved.capacity
+    names = (
+        "device_tokens", "host_tokens", "page_size", "kv_bytes_per_token", "ranks", "host_copies", "device_pool_bytes", "host_bytes_per_rank",
+        "host_bytes_total", "longest_prompt", "max_running_requests", "weight_bytes", "card_bytes", "free_before_bytes",
+    )
+    return {
+        "hardware": resolved.hardware.name,
+        "model": resolved.model.name,
+        "rules": getattr(resolved.engine.rules, "name", str(resolved.engine.rules)),
+        **{name: getattr(capacity, name) for name in names},
+        "reach_tokens": max(capacity.device_tokens, capacity.host_tokens),
+        "bar": dict(memory_bar(capacity)),
+        "lines": [{"what": l.what, "value": l.value, "unit": l.unit, "formula": l.formula, "source": l.source} for l in capacity.lines],
+        "infeasible": list(capacity.infeasible),
+        "assumptions": list(capacity.assumptions),
+        "warnings": list(resolved.warnings),
+        "break_even": break_even(resolved),
+        **capacity.extra,
+    }
+
+
+def memory_bar(capacity: Capacity) -> list[tuple[str, int]]:
+    """Return the parts of one GPU's memory in bytes: context, weights, KV pool, and what is left for graphs and activations."""
+    if not capacity.free_before_bytes:
+        return [("KV pool", capacity.device_pool_bytes)]
+    context = max(capacity.card_bytes - capacity.free_before_bytes, 0)
+    rest = capacity.card_bytes - context - capacity.weight_bytes - capacity.device_pool_bytes
+    return [("context and communication", context), ("weights", capacity.weight_bytes), ("KV pool", max(capacity.device_pool_bytes, 0)), ("graphs, activations, tables", max(rest, 0))]
+
+
+def explain_text(resolved: Resolved) -> str:
+    """Return the page."""
+    capacity = resolved.capacity
+    lines = [f"{resolved.model.name} on {resolved.hardware.name}, {explain_data(resolved)['rules']}, tp {capacity.extra.get('tp', capacity.ranks)}", ""]
+    lines += _bar(capacity)
+    lines += ["", "the arithmetic, per rank"]
+    for line in capacity.lines:
+        value = _shown(line.value, line.unit)
+        lines += _wrapped(f"  {line.what:<28} {value:>20}   ", line.formula + ("" if line.source in ("derived", "given") else f" [{line.source}]"))
+    lines += ["", *_answers(resolved)]
+    if capacity.infeasible:
+        lines += ["", "DOES NOT WORK", *(part for reason in capacity.infeasible for part in _wrapped("  - ", reason))]
+    if capacity.assumptions:
+        lines += ["", "assumptions", *(part for text in capacity.assumptions for part in _wrapped("  - ", text))]
+    return "\n".join(lines)
+
+
+def _bar(capacity: Capacity) -> list[str]:
+    parts = memory_bar(capacity)
+    total = sum(size for _, size in parts) or 1
+    marks = "#=+."
+    cells = "".join(mark * max(round(WIDTH * size / total), 1 if size else 0) for mark, (_, size) in zip(marks, parts, strict=False))
+    out = [f"one GPU: {gib(capacity.card_bytes)} = {gb(capacity.card_bytes)}", f"  [{cells[:WIDTH + 4]}]"]
+    for mark, (name, size) in zip(marks, parts, strict=False):
+        out.append(f"   {mark} {name:<30} {gib(size):>12}   {100 * size / total:5.1f} %")
+    return out
+
+
+def _answers(resolved: Resolved) -> list[str]:
+    capacity = resolved.capacity
+    out = ["what it means"]
+    out += _wrapped("  - ", f"device: {capacity.device_tokens:,} tokens ({gb(capacity.device_pool_bytes)} on each of {capacity.ranks} GPUs), longest accepted prompt {capacity.longest_prompt:,} tokens; host RAM changes neither")
+    if resolved.model.kind == "mla" and capacity.ranks > 1 and capacity.extra.get("attention_tp", 1) > 1:
+        copies = capacity.extra["attention_tp"]
+        out += _wrapped("  - ", f"the latent KV of this model is the same on every rank of an attention group: {copies} x {gb(capacity.device_pool_bytes)} hold {capacity.device_tokens:,} distinct tokens; more TP adds none")
+    if capacity.host_tokens:
+        reach = max(capacity.device_tokens, capacity.host_tokens)
+        gain = reach - capacity.device_tokens
+        out += _wrapped("  - ", f"host: {capacity.host_tokens:,} tokens, {gb(capacity.host_bytes_per_rank)} per rank, {gb(capacity.host_bytes_total)} in total, and 10 GiB of RAM must stay free once; the tiers overlap (inclusive), so reach is the larger one: {reach:,} tokens, {gain:,} more than the device alone" + ("" if gain > capacity.page_size else ": a ratio of 1 buys nothing"))
+    largest = capacity.extra.get("largest_ratio")
+    if largest is not None:
+        out += _wrapped("  - ", f"largest ratio that fits this machine's RAM: {largest:.2f}")
+    out += _wrapped("  - ", f"at most {capacity.max_running_requests:,} requests at once; decode above batch {capacity.extra.get('cuda_graph_max_bs', '-')} runs without a CUDA graph (slower), it is not refused")
+    even = break_even(resolved)
+    if even:
+        out += _wrapped("  - ", even["text"])
+    return out
+
+
+def break_even(resolved: Resolved) -> dict[str, Any] | None:
+    """Return when loading back beats recomputing: bytes per token x prefill rate, against the links; None without a step time."""
+    from kvsim.cost.build import build_links, build_step_time
+    from kvsim.errors import KvsimError
+
+    capacity = resolved.capacity
+    if capacity.infeasible or not capacity.device_tokens:
+        return None
+    try:
+        time, links = build_step_time(resolved), build_links(resolved)
+    except KvsimError:
+        return None
+    tokens = min(8192, max(capacity.device_tokens // 2, 1))
+    prefill_s = time.prefill_ps(tokens, tokens * (tokens + 1), 0, 1, 0, 0, 0) * 1e-12
+    ticket = links.load(tokens, 0)
+    load_s = links.finish_time(ticket, 0) * 1e-12
+    if prefill_s <= 0 or load_s <= 0:
+        return None
+    needed = tokens * capacity.kv_bytes_per_token / prefill_s
+    have = tokens * capacity.kv_bytes_per_token / load_s
+    verdict = "beats" if load_s < prefill_s else "is slower than"
+    text = (
+        f"break-even: recomputing {tokens:,} tokens takes {prefill_s:.3g} s, loading them back on all ranks at once {load_s:.3g} s: loading {verdict} "
+        f"recomputing; the link needs {needed / 1e9:.3g} GB/s per GPU to break even and gives {have / 1e9:.3g} GB/s"
+    )
+    return {"tokens": tokens, "recompute_s": prefill_s, "load_s": load_s, "break_even_bytes_per_s": needed, "link_bytes_per_s": have, "text": text}
+
+
+def _shown(value: float | int | str | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    if unit == "B":
+        return f"{value:,} B" if value < 10**7 else gb(value)
+    return f"{value:,}" + (f" {unit}" if unit else "") if isinstance(value, int) else f"{value:g} {unit}".strip()
+
+
+def _wrapped(head: str, text: str, width: int = 100) -> list[str]:
+    import textwrap
+
+    indent = " " * len(head)
+    return textwrap.wrap(text, width, initial_indent=head, subsequent_indent=indent) or [head]
