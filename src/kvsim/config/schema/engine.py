@@ -17,6 +17,10 @@ def _ratio(value: object) -> object:
     return value
 
 
+def _off(value: object) -> object:
+    return "off" if value is False else value
+
+
 class Hicache(Block):
     """The host tier. ``ratio`` 0 or off: no host tier. ``size``: per rank, in 1e9 bytes, overrides the ratio."""
 
@@ -82,4 +86,4 @@ class SglangEngine(Block):
     kv_bytes_per_token: PositiveCount | None = None
     length_limits: bool = True
     clip_max_new_tokens: Annotated[Count, Field(ge=0)] = 4096
-    lpm_fallback_length: PositiveCount | Literal["off"] = 128
+    lpm_fallback_length: Annotated[PositiveCount | Literal["off"], BeforeValidator(_off)] = 128
