@@ -14,7 +14,12 @@ def build_scheduler(resolved: Resolved, transfers: Transfers) -> Scheduler:
     if resolved.family == "vllm":
         from kvsim.serving.vllm.scheduler import VllmScheduler
 
-        return VllmScheduler(resolved.engine, transfers)
+        ranks = [VllmScheduler(resolved.engine, transfers) for _ in range(resolved.capacity.extra.get("dp", 1))]
+        if len(ranks) == 1:
+            return ranks[0]
+        from kvsim.serving.lockstep import LockstepScheduler, least_weighted
+
+        return LockstepScheduler(list(ranks), least_weighted)
     from kvsim.cost.resolve import speculation_of
     from kvsim.serving.sglang.scheduler import SglangScheduler
 
