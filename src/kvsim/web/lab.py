@@ -1,8 +1,8 @@
-"""What the lab's page computes: from the controls to a scenario, from a scenario to an answer with figures and advice."""
+"""What the lab page computes: from the controls to a scenario, from a scenario to figures and advice."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kvsim.errors import ConfigError, KvsimError
@@ -94,8 +94,27 @@ def scenario_data(choice: Choice) -> dict[str, Any]:
     return {**base, "engine": engine}
 
 
+def start_of(hardware: str, model: str, command: str) -> Choice:
+    """Return where the sliders start for a machine, a model and a launch command: at what the command says, else the
+    defaults.
+    """
+    from kvsim.config.load import load_parts
+
+    choice = Choice(hardware=hardware, model=model, command=command)
+    try:
+        engine = load_parts(hardware, model, command.strip() or None, []).model_dump(mode="json", exclude_unset=True)[
+            "engine"
+        ]
+    except (KvsimError, KeyError):
+        return choice
+    hicache = engine.get("hicache") or {}
+    ratio = hicache.get("ratio") if command.strip() else None
+    cap = engine.get("max_running_requests") or 0
+    return replace(choice, ratio=choice.ratio if ratio is None else float(ratio), batch_cap=int(cap))
+
+
 def _host_tier(choice: Choice) -> dict[str, Any]:
-    """Return the hicache keys: a size per rank in GB if RAM was given, else the ratio. A command's own values lose."""
+    """Return the hicache keys: a size per rank in GB if RAM was given, else the ratio."""
     if choice.ram_gb > 0:
         return {"size": choice.ram_gb / _ranks(choice), "ratio": max(choice.ratio, 1.0)}
     return {"ratio": choice.ratio, "size": 0}
@@ -149,7 +168,7 @@ def _scaled(workload: dict[str, Any], choice: Choice) -> dict[str, Any]:
 
 
 def resolve_choice(choice: Choice) -> Answer:
-    """Return the resolved scenario of the controls, or the problem with them: memory is answered without a simulation."""
+    """Return the resolved scenario of the controls, or the problem; memory needs no simulation."""
     from kvsim.config.load import load_data
     from kvsim.config.resolve import resolve
 
@@ -260,11 +279,9 @@ def ratio_curve(
     choice: Choice, ratios: tuple[float, ...] = (0, 1, 2, 4, 8), progress: Callable[[int], None] | None = None
 ) -> list[dict[str, Any]]:
     """Return what each ratio gives: hit rate, TTFT p99, host RAM; ``infeasible`` with the reason where it cannot be."""
-    import dataclasses
-
     rows = []
     for ratio in ratios:
-        answer = simulate_answer(resolve_choice(dataclasses.replace(choice, ratio=ratio, ram_gb=0.0)), progress)
+        answer = simulate_answer(resolve_choice(replace(choice, ratio=ratio, ram_gb=0.0)), progress)
         row: dict[str, Any] = {"ratio": ratio, "infeasible": answer.problem}
         if answer.resolved is not None:
             row["ram_gb"] = answer.resolved.capacity.host_bytes_total / 1e9

@@ -1,6 +1,7 @@
 """The page of `kvsim lab`: controls, memory, latency, curve, advice, a small world to step through, downloads."""
 
-# ruff: noqa: B018, E501, N803
+# mypy: disable-error-code="no-untyped-def"
+# ruff: noqa: B018, N803
 
 import marimo
 
@@ -39,48 +40,46 @@ def _(mo):
 @app.cell
 def _(lab, mo):
     machines, models, loads = lab.hardware_names(), lab.model_names(), lab.workload_names()
-    start = lab.Choice()
-    hardware = mo.ui.dropdown(machines, value=start.hardware, label="machine")
-    model = mo.ui.dropdown(models, value=start.model, label="model")
-    workload = mo.ui.dropdown(loads, value=next(k for k, v in loads.items() if v == start.workload), label="load")
+    first = lab.Choice()
+    hardware = mo.ui.dropdown(machines, value=first.hardware, label="machine")
+    model = mo.ui.dropdown(models, value=first.model, label="model")
+    workload = mo.ui.dropdown(loads, value=next(k for k, v in loads.items() if v == first.workload), label="load")
     command = mo.ui.text_area(
-        label="launch command (SGLang or vLLM; optional)",
+        label="launch command (SGLang or vLLM; optional; the sliders then start at what it says)",
         rows=2,
         full_width=True,
         debounce=True,
         placeholder="python -m sglang.launch_server --tp 8 --enable-hierarchical-cache --hicache-ratio 2 ...",
     )
     upload = mo.ui.file(label="or a trace or log of your own", kind="button")
-    ratio = mo.ui.slider(0, 16, value=start.ratio, step=0.5, label="hicache ratio", show_value=True, debounce=True)
+    mo.vstack([mo.hstack([hardware, model, workload, upload], justify="start", gap=1.5, wrap=True), command])
+    return command, hardware, model, upload, workload
+
+
+@app.cell
+def _(command, hardware, lab, mo, model):
+    start = lab.start_of(hardware.value, model.value, command.value)
+    common = {"show_value": True, "debounce": True}
+    ratio = mo.ui.slider(0, 16, value=min(start.ratio, 16), step=0.5, label="hicache ratio", **common)
     ram = mo.ui.slider(
-        0,
-        2000,
-        value=0,
-        step=50,
-        label="or host RAM for the cache, GB in total (0: use the ratio)",
-        show_value=True,
-        debounce=True,
+        0, 2000, value=0, step=50, label="or host RAM for the cache, GB in total (0: use the ratio)", **common
     )
-    rate = mo.ui.slider(0.1, 5, value=1.0, step=0.1, label="rate, times the load's own", show_value=True, debounce=True)
+    rate = mo.ui.slider(0.1, 5, value=1.0, step=0.1, label="rate, times the load's own", **common)
     dtype = mo.ui.dropdown(lab.DTYPES, value=next(iter(lab.DTYPES)), label="KV number format")
-    cap = mo.ui.slider(0, 256, value=0, step=8, label="batch cap (0: the engine's own)", show_value=True, debounce=True)
+    cap = mo.ui.slider(
+        0, 256, value=min(start.batch_cap, 256), step=1, label="batch cap (0: the engine's own)", **common
+    )
     limit = mo.ui.slider(
-        steps=[100, 300, 1000, 3000, 10000, 100000],
-        value=300,
-        label="at most so many requests",
-        show_value=True,
-        debounce=True,
+        steps=[100, 300, 1000, 3000, 10000, 100000], value=300, label="at most so many requests", **common
     )
     mo.vstack(
         [
-            mo.hstack([hardware, model, workload, upload], justify="start", gap=1.5, wrap=True),
-            command,
             mo.hstack([ratio, ram], justify="start", gap=2, wrap=True),
             mo.hstack([rate, cap], justify="start", gap=2, wrap=True),
             mo.hstack([dtype, limit], justify="start", gap=2, wrap=True),
         ]
     )
-    return cap, command, dtype, hardware, limit, model, ram, rate, ratio, upload, workload
+    return cap, dtype, limit, ram, rate, ratio
 
 
 @app.cell

@@ -27,7 +27,7 @@ TIGHT = """
 
 @cache
 def interrupted(chunk: int | None = None) -> World:
-    """Return the world in which a long prompt arrives while another request decodes; ``chunk``: chunked prefill size."""
+    """Return the world in which a long prompt arrives during decode; ``chunk``: chunked prefill size."""
     return build_world(INTERRUPTED, Settings(device_tokens=5000, host_tokens=0, chunked_prefill_size=chunk))
 
 
@@ -45,7 +45,8 @@ def tight() -> World:
 
 def longest_gap_s(made: World) -> float:
     """Return the longest time anybody waited between two tokens, in seconds."""
-    return max(gap + (repeat - 1) * slope for _, _, gap, _, repeat, slope in made.recording.gaps) * PS
+    longest: int = max(gap + (repeat - 1) * slope for _, _, gap, _, repeat, slope in made.recording.gaps)
+    return longest * PS
 
 
 def last_ttft_s(made: World) -> float:

@@ -1,0 +1,125 @@
+"""The lab's answers without its page: controls to scenario, verdict, advice, curve, downloads; and who may see it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import yaml
+
+from kvsim.cli.lab import lab_command
+from kvsim.errors import ConfigError
+from kvsim.report.embed import read_block
+from kvsim.web import lab
+
+TOY = lab.Choice(workload="experiment:toy", limit=60, ratio=0)
+
+
+def test_a_ratio_becomes_host_tokens():
+    small, large = (lab.resolve_choice(dataclasses.replace(TOY, ratio=ratio)).resolved.capacity for ratio in (1, 2))
+    assert large.host_tokens == pytest.approx(2 * small.host_tokens, rel=1e-4)
+
+
+def test_ram_in_total_is_divided_over_the_ranks_and_wins_over_the_ratio():
+    capacity = lab.resolve_choice(dataclasses.replace(TOY, ratio=2, ram_gb=400)).resolved.capacity
+    assert capacity.host_bytes_total == pytest.approx(400e9, rel=1e-3)
+
+
+def test_a_format_of_half_the_bytes_doubles_the_tokens():
+    normal, halved = (
+        lab.resolve_choice(dataclasses.replace(TOY, dtype=dtype)).resolved.capacity for dtype in ("auto", "fp8_e4m3")
+    )
+    assert halved.kv_bytes_per_token * 2 == normal.kv_bytes_per_token
+    assert halved.device_tokens > 1.9 * normal.device_tokens
+
+
+def test_the_rate_scales_the_load():
+    slow, fast = (lab.scenario_data(dataclasses.replace(TOY, rate=rate))["workload"]["rate_per_s"] for rate in (1, 2))
+    assert fast == 2 * slow
+
+
+def test_a_batch_cap_reaches_the_engine():
+    assert lab.resolve_choice(dataclasses.replace(TOY, batch_cap=5)).resolved.engine.max_running_requests == 5
+
+
+def test_what_does_not_fit_is_said_and_not_simulated():
+    answer = lab.simulate_answer(lab.resolve_choice(dataclasses.replace(TOY, ratio=16)))
+    assert "does not fit" in answer.problem
+    assert answer.recording is None
+    assert lab.headline(answer) == answer.problem
+    assert set(lab.figures_of(answer)) == {"card", "host"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"hardware": "none"}, {"model": "none"}, {"workload": "/nowhere/trace.jsonl"}, {"workload": "workload:none"}],
+)
+def test_bad_choices_are_problems_in_words(change):
+    answer = lab.simulate_answer(lab.resolve_choice(dataclasses.replace(TOY, **change)))
+    assert answer.problem
+    assert "Traceback" not in answer.problem
+
+
+def test_a_small_load_gives_every_number_figure_and_advice():
+    answer = lab.simulate_answer(lab.resolve_choice(TOY))
+    assert answer.summary["requests"]["finished"] == 60
+    assert {"latency", "occupancy", "gpu"} <= set(lab.figures_of(answer))
+    assert any("host tier" in line for line in lab.advice(answer))
+
+
+def test_advice_follows_from_the_numbers():
+    capacity = lab.resolve_choice(dataclasses.replace(TOY, ratio=1)).resolved.capacity
+    hits = {"host_rate": 0.2, "host_tokens": 10}
+    full = {"device_tokens_max": capacity.device_tokens, "host_tokens_max": capacity.host_tokens}
+    assert "larger ratio may serve more" in lab._tier_advice(capacity, full, hits)[0]
+    assert "would change nothing" in lab._tier_advice(capacity, {**full, "host_tokens_max": 1}, hits)[0]
+    assert "served nothing" in lab._tier_advice(capacity, full, {"host_rate": 0.0, "host_tokens": 0})[0]
+
+
+def test_an_infeasible_ratio_is_a_cross_and_never_a_value():
+    rows = lab.ratio_curve(TOY, (0, 1, 16))
+    assert [bool(row["infeasible"]) for row in rows] == [False, False, True]
+    assert "hit_percent" not in rows[2]
+    figure = lab.ratio_figure(rows)
+    spec = figure.spec()
+    crosses = [layer for layer in spec["layer"] if layer["mark"]["type"] == "point"]
+    assert [row["ratio"] for row in crosses[0]["data"]["values"]] == [16]
+    assert figure.table.rows[2][2] == "-"
+
+
+def test_the_downloaded_scenario_and_report_make_the_same_numbers_again(tmp_path):
+    from kvsim.config.load import load_data
+    from kvsim.config.resolve import resolve
+
+    answer = lab.simulate_answer(lab.resolve_choice(TOY))
+    files = {name: content() for name, content in lab.downloads(answer).values()}
+    again = lab.simulate_answer(lab.Answer(resolve(load_data(yaml.safe_load(files["scenario.yaml"]), [], "t"))))
+    assert again.summary == answer.summary
+    (tmp_path / "r.html").write_bytes(files["report.html"])
+    assert read_block(tmp_path / "r.html")["summary"]["requests"] == answer.summary["requests"]
+
+
+def test_an_uploaded_file_gets_a_harmless_name(tmp_path):
+    path = lab.save_trace(str(tmp_path), "../../etc/<b>pass wd.jsonl", b"x")
+    assert path.startswith(str(tmp_path))
+    assert (tmp_path / "_b_pass_wd.jsonl").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.4", "::", "example.org"])
+def test_an_open_host_without_a_token_is_refused(host):
+    with pytest.raises(ConfigError, match="open to everybody"):
+        lab_command(host, 2718, None, True)
+
+
+def test_an_open_host_with_a_token_asks_for_it_and_keeps_it_out_of_the_command():
+    command = lab_command("0.0.0.0", 2718, "a-long-enough-token", True)
+    assert "--token" in command
+    assert "--no-token" not in command
+    assert not [word for word in command if "a-long-enough-token" in word]
+
+
+def test_a_short_token_and_a_bad_port_are_refused():
+    with pytest.raises(ConfigError, match="at least 12"):
+        lab_command("0.0.0.0", 2718, "short", True)
+    with pytest.raises(ConfigError, match="between 1 and 65535"):
+        lab_command("127.0.0.1", 0, None, True)
