@@ -111,10 +111,7 @@ def test_an_eager_step_is_never_shorter_than_its_launches() -> None:
     graphs, eager = model_on(LLAMA, "h100"), model_on(LLAMA, "h100", graph_sizes=())
     floor_ps = 32 * 25 * 4.5e-6 * 1e12
     assert eager.decode_ps(1, 100) >= graphs.decode_ps(1, 100)
-    assert (
-        AnalyticTime(analytic_inputs(CARDS["b200"], shape(LLAMA), EngineShape(tp=8), key="b200")).decode_ps(1, 100)
-        >= floor_ps - 1
-    )
+    assert AnalyticTime(analytic_inputs(CARDS["b200"], shape(LLAMA), EngineShape(tp=8), key="b200")).decode_ps(1, 100) >= floor_ps - 1
 
 
 def test_flashinfer_uses_the_absorbed_kernel_only_between_no_prefix_and_the_threshold() -> None:
@@ -152,9 +149,7 @@ def test_a_card_without_tables_is_scaled_and_says_so() -> None:
     inputs = analytic_inputs(card, shape(KIMI), EngineShape(tp=8), generation="hopper")
     assert not inputs.measured
     assert any("not measured on this card" in note for note in inputs.notes)
-    assert AnalyticTime(inputs).prefill_s(8192, 8192 * 8193, 0, 1) > model_on(KIMI, "h100", 8).prefill_s(
-        8192, 8192 * 8193, 0, 1
-    )
+    assert AnalyticTime(inputs).prefill_s(8192, 8192 * 8193, 0, 1) > model_on(KIMI, "h100", 8).prefill_s(8192, 8192 * 8193, 0, 1)
 
 
 def test_a_card_of_unknown_architecture_is_refused() -> None:
@@ -172,9 +167,7 @@ def test_every_named_constant_can_be_overridden_and_changes_the_step() -> None:
         component, _, number = name.partition(".")
         old = 1.0 if name == "scale" else _value(time.inputs, component, number)
         other = AnalyticTime(with_overrides(time.inputs, {name: old * 1.5 + 1e-9}))
-        moved = other.prefill_ps(*step) != time.prefill_ps(*step) or other.decode_ps(8, 160_000) != time.decode_ps(
-            8, 160_000
-        )
+        moved = other.prefill_ps(*step) != time.prefill_ps(*step) or other.decode_ps(8, 160_000) != time.decode_ps(8, 160_000)
         assert moved or name in {"decode.a", "decode.c1"}, name
 
 

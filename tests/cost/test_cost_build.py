@@ -28,9 +28,7 @@ def resolved(
     """A resolved scenario as far as the cost layer looks at it."""
     scenario = Scenario.model_validate({"hardware": hardware, "model": "m", **blocks})
     vllm = "max_num_seqs" in type(scenario.engine).model_fields
-    engine = SimpleNamespace(
-        page_size=getattr(scenario.engine, "page_size", None) or 1, block_size=16, chunked_prefill_size=8192
-    )
+    engine = SimpleNamespace(page_size=getattr(scenario.engine, "page_size", None) or 1, block_size=16, chunked_prefill_size=8192)
     return SimpleNamespace(
         scenario=scenario,
         hardware=load_hardware(hardware),
@@ -60,9 +58,7 @@ def test_toy_constants_and_links_are_arithmetic() -> None:
     assert links.finish_with_load(load, 0, compute, time.layers) == 19_800_000_000
 
 
-@pytest.mark.parametrize(
-    ("rate", "seconds"), [("0.5GB/s", 1.59), ("1GB/s", 0.80), ("2GB/s", 0.405), ("50GB/s", 0.0258)]
-)
+@pytest.mark.parametrize(("rate", "seconds"), [("0.5GB/s", 1.59), ("1GB/s", 0.80), ("2GB/s", 0.405), ("50GB/s", 0.0258)])
 def test_o11_reload_beats_recompute_only_above_the_break_even_rate(rate: str, seconds: float) -> None:
     toy = resolved(
         kv=100_000,
@@ -139,18 +135,14 @@ def test_graph_sizes_follow_the_flags_and_the_cards_default() -> None:
 def test_constants_of_an_overlay_change_the_model() -> None:
     base, slow = resolved(), resolved(costs={"kind": "analytic", "constants": {"overheads.m0": 90e-6}})
     assert analytic_inputs_of(slow) == with_overrides(analytic_inputs_of(base), {"overheads.m0": 90e-6})
-    assert AnalyticTime(analytic_inputs_of(slow)).decode_ps(1, 1000) > AnalyticTime(analytic_inputs_of(base)).decode_ps(
-        1, 1000
-    )
+    assert AnalyticTime(analytic_inputs_of(slow)).decode_ps(1, 1000) > AnalyticTime(analytic_inputs_of(base)).decode_ps(1, 1000)
 
 
 def test_stand_ins_and_assumptions_are_said() -> None:
     assert any("flashinfer (not given" in note for note in cost_notes(resolved()))
     h20 = cost_notes(resolved(hardware="8x-h20"))
     assert any("not measured on this card" in note for note in h20)
-    assert any(
-        "35% of drafted tokens" in note for note in cost_notes(resolved(engine={"speculative_algorithm": "EAGLE"}))
-    )
+    assert any("35% of drafted tokens" in note for note in cost_notes(resolved(engine={"speculative_algorithm": "EAGLE"})))
 
 
 def test_speculation_is_built_from_flags_and_the_acceptance_block() -> None:
@@ -168,9 +160,7 @@ def test_speculation_is_built_from_flags_and_the_acceptance_block() -> None:
     with pytest.raises(ConfigError, match="does not speculate"):
         speculation_of(resolved(speculation={"accept_length": 2.5}))
     with pytest.raises(ConfigError, match="not both"):
-        speculation_of(
-            resolved(engine={"speculative_algorithm": "EAGLE"}, speculation={"accept_length": 2, "accept_rates": [0.5]})
-        )
+        speculation_of(resolved(engine={"speculative_algorithm": "EAGLE"}, speculation={"accept_length": 2, "accept_rates": [0.5]}))
 
 
 class FakeEstimator:

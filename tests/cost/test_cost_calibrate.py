@@ -46,12 +46,8 @@ def test_known_constants_are_recovered_within_their_uncertainty_in_19_of_20_tria
     for seed in range(20):
         r = random.Random(1000 + seed)
         truth = {name: value_of(BASE, name) * exp(r.uniform(-0.3, 0.09)) for name in names}
-        fitted = {
-            c.name: c for c in calibrate(BASE, measured(with_overrides(BASE, truth), seed), hold_out=False).constants
-        }
-        recovered += all(
-            name in fitted and fitted[name].low <= value <= fitted[name].high for name, value in truth.items()
-        )
+        fitted = {c.name: c for c in calibrate(BASE, measured(with_overrides(BASE, truth), seed), hold_out=False).constants}
+        recovered += all(name in fitted and fitted[name].low <= value <= fitted[name].high for name, value in truth.items())
     assert recovered >= 19
 
 
@@ -146,9 +142,7 @@ BENCH = {
 def test_benchmark_results_give_ttft_of_one_user_and_tpot_of_a_closed_loop(tmp_path: Path) -> None:
     path = tmp_path / "bench.jsonl"
     open_loop = {**BENCH, "max_concurrency": None}
-    path.write_text(
-        "\n".join(json.dumps(run) for run in (BENCH, {**BENCH, "max_concurrency": 8, "completed": 80}, open_loop))
-    )
+    path.write_text("\n".join(json.dumps(run) for run in (BENCH, {**BENCH, "max_concurrency": 8, "completed": 80}, open_loop)))
     found = read_observations([path])
     assert [(r.kind, r.batch) for r in found.rows] == [("prefill", 0), ("tpot", 1), ("tpot", 8)]
     assert found.rows[0].new_tokens == 2048
@@ -179,18 +173,14 @@ def test_prometheus_gauges_and_counters_give_decode_steps(tmp_path: Path) -> Non
     )
     counters.write_text(
         "".join(
-            f"vllm:{n} {v}\n"
-            for values in ((1, 100, 3, 0, 0, 0), (3, 200, 4, 8000, 800, 8))
-            for n, v in zip(names, values, strict=True)
+            f"vllm:{n} {v}\n" for values in ((1, 100, 3, 0, 0, 0), (3, 200, 4, 8000, 800, 8)) for n, v in zip(names, values, strict=True)
         )
     )
     (row,) = read_observations([counters]).rows
     assert (row.kind, row.seconds, row.batch, row.new_tokens, row.output_tokens) == ("tpot", 0.02, 4, 1000, 100)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"hello\n", b"\x00\x01", b"\xff\xfe", b'{"a": ', b'{"a": 1}', b"kind,latency_ms\n"]
-)
+@pytest.mark.parametrize("content", [b"", b"hello\n", b"\x00\x01", b"\xff\xfe", b'{"a": ', b'{"a": 1}', b"kind,latency_ms\n"])
 def test_a_file_that_holds_no_measurement_is_a_clear_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "data"
     path.write_bytes(content)
@@ -250,8 +240,6 @@ def test_the_probe_needs_the_standard_library_only() -> None:
     import sys
 
     tree = ast.parse(Path(calibrate_probe.__file__).read_text())
-    names = {
-        alias.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
-    }
+    names = {alias.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
     assert names <= set(sys.stdlib_module_names)

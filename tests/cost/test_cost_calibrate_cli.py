@@ -35,10 +35,7 @@ def test_an_overlay_that_calibrate_wrote_changes_the_scenario_that_includes_it(
 
 
 def test_json_holds_constants_held_out_errors_and_residuals(steps: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        run_command(["calibrate", "hicache-ratio", str(steps), "--json", "--constants", "overheads.m0,prefill.rate"])
-        == 0
-    )
+    assert run_command(["calibrate", "hicache-ratio", str(steps), "--json", "--constants", "overheads.m0,prefill.rate"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert [c["name"] for c in data["constants"]] == ["overheads.m0", "prefill.rate"]
     assert len(data["residuals"]) == data["held_out_all"]["count"] == 36

@@ -14,9 +14,7 @@ caps = st.one_of(st.none(), st.integers(1, 10**11).map(float))
 def networks(draw: st.DrawFn) -> tuple[list[list[str]], dict[str, float], list[float | None]]:
     names = [f"r{i}" for i in range(draw(st.integers(1, 6)))]
     capacity = {name: float(draw(st.integers(1, 10**11))) for name in names}
-    flows = draw(
-        st.lists(st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True), min_size=1, max_size=10)
-    )
+    flows = draw(st.lists(st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True), min_size=1, max_size=10))
     return flows, capacity, [draw(caps) for _ in flows]
 
 
@@ -53,9 +51,7 @@ def topologies(draw: st.DrawFn) -> Topology:
     shared = []
     for i in range(draw(st.integers(0, 4))):
         members = draw(st.lists(st.integers(0, gpus - 1), min_size=1, max_size=gpus, unique=True))
-        shared.append(
-            Shared(f"s{i}", tuple(sorted(members)), float(draw(st.integers(10**9, 10**11))), draw(st.booleans()))
-        )
+        shared.append(Shared(f"s{i}", tuple(sorted(members)), float(draw(st.integers(10**9, 10**11))), draw(st.booleans())))
     link = float(draw(st.integers(10**9, 10**11)))
     return Topology(gpus, link, link, (0.9, 0.8), tuple(shared), (30e9, 28e9))
 
@@ -103,12 +99,8 @@ def test_asking_changes_nothing_to_the_picosecond(topology: Topology, ops: list[
 
 @given(st.integers(1, 8), operations, st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_links_whose_rates_never_change_agree_with_the_general_plan(
-    gpus: int, ops: list[tuple[str, int, int, bool]], floor: bool
-) -> None:
-    topology = Topology(
-        gpus, 55e9, 56e9, (0.93, 0.93), (Shared("dram", tuple(range(gpus)), 600e9, True),), (30e9, 28e9)
-    )
+def test_links_whose_rates_never_change_agree_with_the_general_plan(gpus: int, ops: list[tuple[str, int, int, bool]], floor: bool) -> None:
+    topology = Topology(gpus, 55e9, 56e9, (0.93, 0.93), (Shared("dram", tuple(range(gpus)), 600e9, True),), (30e9, 28e9))
     mode = CopyMode((70_272, 70_272), setup_ps=20_000_000, floor_ps=600_000_000 if floor else 0)
     steady, general, now = Links(topology, mode), Links(topology, mode), 0
     assert steady._steady == (30_000_000_000, 28_000_000_000)

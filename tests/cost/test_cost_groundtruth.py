@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from cost_models import anchor, model_on, public_vllm
+from cost_models import LLAMA, anchor, model_on, public_vllm
 
 from kvsim.cost.analytic import AnalyticTime
 
@@ -84,9 +84,7 @@ def test_s06_chunk_time_against_context_after_calibrating_two_constants(shared: 
     assert np.sum(off > 0.02) <= 3  # the first chunks of one request, whose measured times are not even monotone
 
 
-@pytest.mark.parametrize(
-    ("preset", "name"), [("aic_host", "aic_host"), ("nccl_tuned", "nccl_tuned"), ("custom_nccl", "custom+nccl_tuned")]
-)
+@pytest.mark.parametrize(("preset", "name"), [("aic_host", "aic_host"), ("nccl_tuned", "nccl_tuned"), ("custom_nccl", "custom+nccl_tuned")])
 def test_the_model_reproduces_its_design_notes_grid(shared: Path, preset: str, name: str) -> None:
     with open(shared / "design" / "step_latency" / "model_grid.csv", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["preset"] == name]
@@ -102,3 +100,12 @@ def test_the_model_reproduces_its_design_notes_grid(shared: Path, preset: str, n
             time = absorbed if row["kind"] == "prefill_absorbed" else plain
             seconds = time.prefill_s(new, new * (2 * cached + new + 1), cached, 1)
         assert seconds * 1e3 == pytest.approx(float(row["ms"]), rel=0.01), row
+
+
+def test_uncalibrated_ttft_of_a_dense_model_on_an_h100_is_within_ten_percent(shared: Path) -> None:
+    time = model_on(LLAMA, "h100", family="vllm", backend="flash_attn")
+    for row in rows_of(shared, "B3_vllm_offload_ttft.csv"):
+        if row["mode"] == "gpu_compute":
+            pieces = chunks(int(float(row["prompt_ktokens"]) * 1000), 8192)
+            total = sum(time.prefill_s(n, n * (2 * c + n + 1), c, 1) for c, n in pieces)
+            assert total * 1e3 == pytest.approx(float(row["ttft_ms"]), rel=0.10)

@@ -88,9 +88,7 @@ def test_a_load_that_arrived_before_the_step_costs_nothing() -> None:
 def test_compute_is_slower_only_while_a_copy_kernel_runs() -> None:
     links = Links(Topology(1, 50e9, 50e9), CopyMode((100_000, 100_000), interference=0.5))
     load = links.load(1000, 0)
-    assert links.finish_with_load(load, 0, 100 * MS, 1_000_000) == pytest.approx(
-        2 * MS + (100 - 2 / 1.5) * MS, rel=1e-4
-    )
+    assert links.finish_with_load(load, 0, 100 * MS, 1_000_000) == pytest.approx(2 * MS + (100 - 2 / 1.5) * MS, rel=1e-4)
 
 
 def test_direct_mode_blocks_the_launch_while_descriptors_are_built() -> None:
@@ -138,9 +136,7 @@ def test_s08_measured_rates_per_gpu_behind_switches(gpus: int, uplinks: tuple[Sh
 
 
 def test_gpus_behind_uneven_uplinks_finish_apart_and_the_copy_waits_for_the_slowest() -> None:
-    uneven = Topology(
-        3, 50e9, 50e9, shared=(Shared("u", (0, 1), 50e9), Shared("dram", (0, 1, 2), 75e9, both_ways=True))
-    )
+    uneven = Topology(3, 50e9, 50e9, shared=(Shared("u", (0, 1), 50e9), Shared("dram", (0, 1, 2), 75e9, both_ways=True)))
     links = Links(uneven, CopyMode((10**9, 1)))
     copy = links.load(25, 0)
     assert links.finish_time(copy, 0) == 10**12

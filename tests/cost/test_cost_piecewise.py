@@ -24,9 +24,7 @@ def test_a_run_is_the_sum_of_its_steps_to_the_picosecond(run: tuple[str, int, in
     time, context = TIMES[name], batch * mean
     single = [time.decode_ps(batch, context + i * batch) for i in range(steps)]
     assert time.decode_run_ps(batch, context, steps) == sum(single)
-    spread = [
-        first + i * slope for count, first, slope in time.decode_segments(batch, context, steps) for i in range(count)
-    ]
+    spread = [first + i * slope for count, first, slope in time.decode_segments(batch, context, steps) for i in range(count)]
     assert spread == single
 
 

@@ -25,9 +25,7 @@ def test_certain_acceptance_gives_four_tokens_per_step_and_certain_rejection_one
     plain = run()
     all_kept, none_kept = (run(*EAGLE, f"speculation.accept_rates=[{x},{x},{x}]") for x in (1, 0))
     assert tokens(plain) == tokens(all_kept) == tokens(none_kept)
-    alone = [
-        min((row.end_ps - row.first_token_ps) // 10**10 for row in r.requests) for r in (plain, all_kept, none_kept)
-    ]
+    alone = [min((row.end_ps - row.first_token_ps) // 10**10 for row in r.requests) for r in (plain, all_kept, none_kept)]
     assert alone == [40, 10, 40]
     assert [row.end_ps for row in none_kept.requests] == [row.end_ps for row in plain.requests]
 

@@ -26,7 +26,7 @@ UNABSORBED_FROM = 8192
 BACKENDS = ("flashinfer", "triton", "fa3", "flash_attn")
 #: Launch gaps, norms, routing per layer, s: 45 us calibrated on open public 8-GPU decode runs of Kimi-K2.6 (vLLM); the
 #: others are assumptions by number of small kernels (dense: two norms, rope, activation, cache write).
-LAYER_OVERHEAD = {"mla_moe": 45e-6, "gqa_moe": 25e-6, "dense": 12e-6}
+LAYER_OVERHEAD = {"mla_moe": 45e-6, "gqa_moe": 8e-6, "dense": 12e-6}
 VLLM_MLA_MOE_OVERHEAD = 49.8e-6
 TOKEN_OVERHEAD = 120e-9
 #: Eager launches of one layer: about 25 kernels of 4.5 us each (assumption; the floor of a step without CUDA graph).
