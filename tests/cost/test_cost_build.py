@@ -201,3 +201,12 @@ def test_known_errors_of_the_estimator_are_said() -> None:
 def test_the_estimator_needs_its_extra_or_its_own_names() -> None:
     with pytest.raises((MissingExtra, ConfigError), match=r"kvsim\[aiconfigurator\]|costs\.system"):
         build_step_time(resolved(costs={"kind": "aiconfigurator"}))
+
+
+def test_a_card_without_coefficients_is_said_under_every_result(capsys: pytest.CaptureFixture[str]) -> None:
+    from kvsim.cli.app import run_command
+
+    assert run_command(["explain", "--hardware", "8x-h20", "--model", "kimi-k2.5-int4"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "not measured on this card" in text
+    assert "loads: kernel copies, layer by layer" in text

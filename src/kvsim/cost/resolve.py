@@ -296,6 +296,15 @@ def cost_notes(resolved: Resolved) -> list[str]:
     return notes
 
 
+def with_cost_notes(resolved: Resolved) -> Resolved:
+    """Return the scenario with the time model's notes among its assumptions, so that every surface prints them."""
+    known = resolved.capacity.assumptions
+    named = any(text.startswith("attention backend") for text in known)
+    notes = [note for note in cost_notes(resolved) if not (named and note.startswith("attention backend"))]
+    fresh = tuple(note for note in notes if note not in known)
+    return replace(resolved, capacity=replace(resolved.capacity, assumptions=(*known, *fresh)))
+
+
 def break_even_rate(kv_bytes_per_token: int, prefill_tokens_per_s: float) -> float:
     """Return the host-to-device B/s at which loading a token takes as long as computing it: bytes per token x prefill
     rate."""
