@@ -24,13 +24,14 @@ def load(scenario: str, overrides: Sequence[str] | Mapping[str, Any] = ()) -> An
 def resolve(scenario: Any) -> Resolved:
     """Return the scenario with every capacity derived (a name or path is loaded first)."""
     from kvsim.config.resolve import resolve as resolve_scenario
+    from kvsim.cost.resolve import with_cost_notes
 
-    return resolve_scenario(load(scenario) if isinstance(scenario, str) else scenario)
+    return with_cost_notes(resolve_scenario(load(scenario) if isinstance(scenario, str) else scenario))
 
 
 def explain(scenario: Any) -> str:
     """Return the arithmetic of a scenario's memory as text, at most 100 columns wide."""
-    from kvsim.config.explain import explain_text
+    from kvsim.report.explain import explain_text
 
     return explain_text(_resolved(scenario))
 

@@ -1,13 +1,13 @@
 """Every error a user can meet, as one small tree.
 
-    KvsimError
-    ├── InputError          a file or a value is wrong: exit code 2
-    │   ├── ConfigError     a scenario, profile, command or option (file, line, value, what is allowed)
-    │   ├── TraceError      a trace or log (file, row)
-    │   └── UnknownName     a name that nothing is registered under (with the known ones)
-    ├── Infeasible          a finding: the machine cannot do what was asked: exit code 1
-    ├── MissingExtra        an optional library is not installed: exit code 2
-    └── InvariantError      a law of the simulator is broken: a bug of ours
+KvsimError
+├── InputError          a file or a value is wrong: exit code 2
+│   ├── ConfigError     a scenario, profile, command or option (file, line, value, what is allowed)
+│   ├── TraceError      a trace or log (file, row)
+│   └── UnknownName     a name that nothing is registered under (with the known ones)
+├── Infeasible          a finding: the machine cannot do what was asked: exit code 1
+├── MissingExtra        an optional library is not installed: exit code 2
+└── InvariantError      a law of the simulator is broken: a bug of ours
 """
 
 from __future__ import annotations

@@ -7,12 +7,29 @@ import re
 from fractions import Fraction
 
 BYTES = {
-    "": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+    "": 1,
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
 }
 TIMES = {
-    "": Fraction(1), "s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "µs": Fraction(1, 10**6),
-    "ns": Fraction(1, 10**9), "ps": Fraction(1, 10**12), "min": Fraction(60), "h": Fraction(3600), "d": Fraction(86400),
+    "": Fraction(1),
+    "s": Fraction(1),
+    "ms": Fraction(1, 10**3),
+    "us": Fraction(1, 10**6),
+    "µs": Fraction(1, 10**6),
+    "ns": Fraction(1, 10**9),
+    "ps": Fraction(1, 10**12),
+    "min": Fraction(60),
+    "h": Fraction(3600),
+    "d": Fraction(86400),
 }
 COUNTS = {"": 1, "k": 10**3, "K": 2**10, "M": 10**6, "G": 10**9}
 

@@ -14,7 +14,10 @@ from kvsim.sim.simulate import simulate
 
 def case(shared: Path, file: str, *overrides: str, block: int = 100, page: int | None = None) -> Recording:
     """Run a case file in the toy world; blocks of ``block`` tokens, pages of the same size unless given."""
-    sets = [f"workload={{kind: trace, trace: '{shared / 'cases' / file}', format: mooncake, block_size: {block}}}", f"engine.page_size={page or block}"]
+    sets = [
+        f"workload={{kind: trace, trace: '{shared / 'cases' / file}', format: mooncake, block_size: {block}}}",
+        f"engine.page_size={page or block}",
+    ]
     return simulate(resolve(load("toy", [*sets, *overrides])))
 
 

@@ -46,8 +46,13 @@ def test_o23_scans_flush_the_hot_prefix_under_lru(shared: Path, size: str, lru: 
 @pytest.mark.parametrize(("policy", "fallback", "low", "high"), [("lpm", "off", 33, 34), ("lpm", "128", 9, 17), ("fcfs", "128", 1.0, 1.2)])
 def test_o24_lpm_starves_a_cold_request(shared: Path, policy: str, fallback: str, low: float, high: float) -> None:
     recording = case(
-        shared, "o24_lpm_starvation_block1000.jsonl", "engine.device_tokens=60000", "engine.max_running_requests=1",
-        f"engine.schedule_policy={policy}", f"engine.lpm_fallback_length={fallback}", block=1000,
+        shared,
+        "o24_lpm_starvation_block1000.jsonl",
+        "engine.device_tokens=60000",
+        "engine.max_running_requests=1",
+        f"engine.schedule_policy={policy}",
+        f"engine.lpm_fallback_length={fallback}",
+        block=1000,
     )
     cold = next(row for row in recording.requests if row.arrival_ps == 500_000_000_000 and row.device_hit == 0)
     assert low <= ttft(cold) <= high
@@ -73,7 +78,9 @@ def test_o26_left_over_chunk_budget_is_used(shared: Path) -> None:
 
 
 def test_o30_ttft_of_a_burst_is_queueing(shared: Path) -> None:
-    recording = case(shared, "o30_burst50.jsonl", "engine.device_tokens=100000", "engine.max_running_requests=1", "engine.chunked_prefill_size=1000")
+    recording = case(
+        shared, "o30_burst50.jsonl", "engine.device_tokens=100000", "engine.max_running_requests=1", "engine.chunked_prefill_size=1000"
+    )
     times = [ttft(row) for row in rows(recording)]
     assert times == pytest.approx([0.1 * k for k in range(1, 51)], abs=1e-9)
     found = summary(recording)

@@ -9,7 +9,10 @@ import pytest
 from case_world import HOST, POLICY, case, rows, summary, ttft
 
 
-@pytest.mark.parametrize(("host", "policy", "mean", "backed_up"), [(0, "write_through", 0.1, 0), (30_000, "write_through", 0.1, 40_000), (30_000, "write_back", 0.1016, 32_000)])
+@pytest.mark.parametrize(
+    ("host", "policy", "mean", "backed_up"),
+    [(0, "write_through", 0.1, 0), (30_000, "write_through", 0.1, 40_000), (30_000, "write_back", 0.1016, 32_000)],
+)
 def test_o10_no_reuse_means_no_gain(shared: Path, host: int, policy: str, mean: float, backed_up: int) -> None:
     recording = case(shared, "o10_unique.jsonl", HOST.format(host), POLICY.format(policy))
     found = summary(recording)
@@ -19,7 +22,9 @@ def test_o10_no_reuse_means_no_gain(shared: Path, host: int, policy: str, mean: 
 
 
 def test_o10_a_working_set_that_fits_the_device_has_no_host_hits(shared: Path) -> None:
-    outcomes = [case(shared, "o13_multiturn_20x5.jsonl", "engine.device_tokens=200000", HOST.format(host), block=512) for host in (0, 400_000)]
+    outcomes = [
+        case(shared, "o13_multiturn_20x5.jsonl", "engine.device_tokens=200000", HOST.format(host), block=512) for host in (0, 400_000)
+    ]
     assert [ttft(row) for row in rows(outcomes[0])] == [ttft(row) for row in rows(outcomes[1])]
     assert summary(outcomes[1])["hits"]["host_tokens"] == 0
     assert summary(outcomes[0])["hits"]["device_tokens"] == summary(outcomes[1])["hits"]["device_tokens"] > 0
@@ -49,7 +54,9 @@ def test_o11_reloading_pays_above_one_gigabyte_per_second(rate: str, second: flo
         (20_000, "write_back", 100, 4900, 0.0298, 12_000),
     ],
 )
-def test_o12_an_evicted_conversation_comes_back_from_ram(shared: Path, host: int, policy: str, page: int, cached: int, expected: float, stored: int) -> None:
+def test_o12_an_evicted_conversation_comes_back_from_ram(
+    shared: Path, host: int, policy: str, page: int, cached: int, expected: float, stored: int
+) -> None:
     recording = case(shared, "o12_evict_revisit.jsonl", HOST.format(host), POLICY.format(policy), page=page)
     last = rows(recording)[-1]
     assert (last.device_hit, last.host_hit) == (0, cached)
@@ -84,7 +91,9 @@ def test_o14_other_host_hits_always_mean_other_times(shared: Path) -> None:
     assert ttft(off) - ttft(on) == pytest.approx(4900 * 98e-6, abs=1e-3)
 
 
-@pytest.mark.parametrize(("file", "block", "expected"), [("o21_repeat_block128.jsonl", 128, [128, 256]), ("o21_repeat_block64.jsonl", 64, [0, 64, 192])])
+@pytest.mark.parametrize(
+    ("file", "block", "expected"), [("o21_repeat_block128.jsonl", 128, [128, 256]), ("o21_repeat_block64.jsonl", 64, [0, 64, 192])]
+)
 def test_o21_the_last_token_is_always_computed(shared: Path, file: str, block: int, expected: list[int]) -> None:
     found = rows(case(shared, file, "engine.device_tokens=64000", block=block))
     assert [row.device_hit for row in found[1::2]] == expected

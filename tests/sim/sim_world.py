@@ -42,7 +42,12 @@ def request(number: int, at_s: float, prompt: int, output: int, *, first: int | 
     start = (number + 1) * 10_000_000 if first is None else first
     content = runs if runs is not None else ((start, prompt),)
     return RequestSpec(
-        id=str(number), arrival_ps=round(at_s * 1e12), prompt=content, prompt_tokens=prompt, output_tokens=output, output_first=(number + 1) * 10_000_000 + 5_000_000
+        id=str(number),
+        arrival_ps=round(at_s * 1e12),
+        prompt=content,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        output_first=(number + 1) * 10_000_000 + 5_000_000,
     )
 
 

@@ -20,7 +20,15 @@ def worlds(draw: st.DrawFn) -> tuple[list[object], list[str]]:
     device = page * draw(st.integers(8, 40)) if page > 1 else draw(st.integers(200, 900))
     policy = draw(st.sampled_from(["write_through", "write_through_selective", "write_back"]))
     host = 0 if draw(st.booleans()) else device * draw(st.sampled_from([2, 4])) + page
-    prefixes = [((7_000_000 * (k + 1), draw(st.integers(page, max(device // 3, page))),),) for k in range(3)]
+    prefixes = [
+        (
+            (
+                7_000_000 * (k + 1),
+                draw(st.integers(page, max(device // 3, page))),
+            ),
+        )
+        for k in range(3)
+    ]
     specs = []
     at = 0.0
     for i in range(draw(st.integers(3, 18))):
@@ -56,7 +64,14 @@ def comparable(specs: list[object], overrides: list[str], exact: bool) -> tuple[
     summary = summary_of(recording)
     itl = summary["itl_s"]
     cache = summary["cache"]
-    return [msgspec.to_builtins(row) for row in recording.requests], itl, cache, summary["throughput"], summary["retractions"], recording.transfers  # type: ignore[return-value]
+    return (
+        [msgspec.to_builtins(row) for row in recording.requests],
+        itl,
+        cache,
+        summary["throughput"],
+        summary["retractions"],
+        recording.transfers,
+    )  # type: ignore[return-value]
 
 
 def check(world: tuple[list[object], list[str]]) -> None:

@@ -54,10 +54,7 @@ def calibrate(
         return _write_probe(Path(probe))
     files = [Path(name) for name in ([scenario, *data] if hardware is not None and scenario is not None else data)]
     if not files:
-        raise ConfigError(
-            "calibrate: name the files of measurements after the "
-            "scenario, or --probe FILE to get a script that makes them"
-        )
+        raise ConfigError("calibrate: name the files of measurements after the scenario, or --probe FILE to get a script that makes them")
     from kvsim.cost.resolve import analytic_inputs_of, chunk_of
     from kvsim.study.calibrate import calibrate as fit
     from kvsim.study.calibrate import overlay_text
@@ -69,9 +66,7 @@ def calibrate(
     names = [name.strip() for name in constants.split(",")] if constants else None
     result = fit(analytic_inputs_of(resolved), found.rows, chunk=chunk, constants=names)
     if output is not None:
-        Path(output).write_text(
-            overlay_text(result, [path.name for path in files], scenario or f"{hardware} {model}"), encoding="utf-8"
-        )
+        Path(output).write_text(overlay_text(result, [path.name for path in files], scenario or f"{hardware} {model}"), encoding="utf-8")
         note(f"wrote {output}: put `include: [{output}]` into the scenario")
     if json:
         emit_json(_as_data(result, dict(found.skipped)))
@@ -85,10 +80,7 @@ def _write_probe(path: Path) -> int:
 
     source = Path(calibrate_probe.__file__).read_text(encoding="utf-8")
     path.write_text(source, encoding="utf-8")
-    note(
-        f"wrote {path}: run `python {path} http://HOST:PORT --model NAME "
-        "> probe.json`, then `kvsim calibrate SCENARIO probe.json`"
-    )
+    note(f"wrote {path}: run `python {path} http://HOST:PORT --model NAME > probe.json`, then `kvsim calibrate SCENARIO probe.json`")
     return 0
 
 

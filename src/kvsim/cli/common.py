@@ -62,7 +62,12 @@ def show(*things: RenderableType) -> None:
 
 
 def resolve_scenario(
-    scenario: str | None, *, set_: Sequence[str] | None = None, hardware: str | None = None, model: str | None = None, command: str | None = None
+    scenario: str | None,
+    *,
+    set_: Sequence[str] | None = None,
+    hardware: str | None = None,
+    model: str | None = None,
+    command: str | None = None,
 ) -> Resolved:
     """Return the resolved scenario a command was given: a file, a bundled name, or ``--hardware H --model M``.
 
@@ -70,16 +75,17 @@ def resolve_scenario(
     """
     from kvsim.config.load import load, load_parts
     from kvsim.config.resolve import resolve
+    from kvsim.cost.resolve import with_cost_notes
     from kvsim.errors import ConfigError
 
     overrides = list(set_ or ())
     if scenario is None:
         if hardware is None or model is None:
             raise ConfigError("give a scenario (a file or a bundled name), or both --hardware and --model")
-        return resolve(load_parts(hardware, model, command, overrides))
+        return with_cost_notes(resolve(load_parts(hardware, model, command, overrides)))
     if hardware is not None or model is not None or command is not None:
         raise ConfigError("give either a scenario or --hardware/--model/--command, not both")
-    return resolve(load(scenario, overrides))
+    return with_cost_notes(resolve(load(scenario, overrides)))
 
 
 class Progress:

@@ -33,7 +33,7 @@ def explain(
     as_command
         Write the engine block back as a launch command.
     """
-    from kvsim.config.explain import explain_data, explain_text
+    from kvsim.report.explain import explain_data, explain_text
 
     printed = _printed(log)
     resolved = resolve_scenario(scenario, set_=[*printed, *(set_ or [])], hardware=hardware, model=model, command=command)

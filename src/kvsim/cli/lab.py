@@ -59,8 +59,7 @@ def lab_command(host: str, port: int, token: str | None, no_browser: bool) -> li
 
     if host not in LOOPBACK and not token:
         raise ConfigError(
-            f"--host {host}: the page would be open to everybody who can reach this machine; "
-            f"allowed without --token: {', '.join(LOOPBACK)}"
+            f"--host {host}: the page would be open to everybody who can reach this machine; allowed without --token: {', '.join(LOOPBACK)}"
         )
     if token is not None and len(token) < 12:
         raise ConfigError("--token: must have at least 12 characters")

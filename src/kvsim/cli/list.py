@@ -25,7 +25,10 @@ def list_(what: str | None = None, /, *, diff: tuple[str, str] | None = None, js
 
             emit_json([asdict(item) for item in found])
         else:
-            emit("\n".join(f"- {item.words}\n    {diff[0]}: {item.left}\n    {diff[1]}: {item.right}\n    ({item.source})" for item in found) or "no difference")
+            emit(
+                "\n".join(f"- {item.words}\n    {diff[0]}: {item.left}\n    {diff[1]}: {item.right}\n    ({item.source})" for item in found)
+                or "no difference"
+            )
         return 0
     tables = _tables()
     if what is not None and what not in tables:

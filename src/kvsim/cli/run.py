@@ -59,7 +59,14 @@ def run(
     resolved = _scenario_of(scenario, from_, set_, hardware, model, command)
     return finish_run(
         resolved,
-        output=output, report=report, timeline=timeline, metrics=metrics, bench_json=bench_json, figures=figures, misses=misses, json=json,
+        output=output,
+        report=report,
+        timeline=timeline,
+        metrics=metrics,
+        bench_json=bench_json,
+        figures=figures,
+        misses=misses,
+        json=json,
     )
 
 

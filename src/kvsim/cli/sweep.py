@@ -55,7 +55,13 @@ def sweep(
         progress.close()
     study.scenario = scenario or "scenario"
     if json:
-        emit_json({"axes": study.axes, "advice": _advice(study), "points": [{**r.point, "replication": r.replication, **headline(r), "summary": r.summary} for r in study.results]})
+        emit_json(
+            {
+                "axes": study.axes,
+                "advice": _advice(study),
+                "points": [{**r.point, "replication": r.replication, **headline(r), "summary": r.summary} for r in study.results],
+            }
+        )
     else:
         _print(study)
     return 0

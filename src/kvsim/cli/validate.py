@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -12,6 +12,8 @@ from kvsim.cli.common import Json, Set, emit, emit_json, note, show
 from kvsim.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from kvsim.study.validation.core import Outcome, Scenario
 
 
@@ -43,7 +45,7 @@ def validate(
 
         if suite is None:
             raise ConfigError("give the scenario file before the measured file")
-        return compare_with_measured(suite, measured, set_ or [], as_json=json)
+        return _own(compare_with_measured(suite, measured, set_ or []), json)
     from kvsim.study.validation.core import predictions_csv
     from kvsim.study.validation.core import suite as scenarios
 
@@ -94,16 +96,40 @@ def _plain(scenario: Scenario, outcome: Outcome | None) -> dict[str, object]:
     }
 
 
-def _table(results: list[tuple[Scenario, Outcome | None]]) -> object:
+def _table(results: list[tuple[Scenario, Outcome | None]]) -> Table:
     from rich.table import Table
 
     from kvsim.study.validation.core import errors, quantile
 
     table = Table(title="measured against simulated: relative errors of the scored open rows", pad_edge=False)
-    for name, justify in (("id", "left"), ("scenario", "left"), ("n", "right"), ("median", "right"), ("P90", "right"), ("worst", "right"), ("verdict", "left")):
+    for name, justify in (
+        ("id", "left"),
+        ("scenario", "left"),
+        ("n", "right"),
+        ("median", "right"),
+        ("P90", "right"),
+        ("worst", "right"),
+        ("verdict", "left"),
+    ):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     for scenario, outcome in results:
         found = errors(outcome.rows) if outcome is not None else []
         figures = [f"{100 * quantile(found, share):.2f} %" if found else "-" for share in (0.5, 0.9, 1.0)]
         table.add_row(scenario.id, scenario.title, str(len(found)), *figures, "not judged" if outcome is None else outcome.verdict)
     return table
+
+
+def _own(rows: list[dict[str, Any]], json: bool) -> int:
+    """Print a user's own comparison."""
+    from rich.table import Table
+
+    if json:
+        emit_json(rows)
+        return 0
+    table = Table(pad_edge=False)
+    for name in ("figure", "measured", "simulated", "difference"):
+        table.add_column(name, justify="left" if name == "figure" else "right")
+    for row in rows:
+        table.add_row(row["figure"], f"{row['measured']:.5g}", f"{row['simulated']:.5g}", f"{100 * row['difference']:+.2f} %")
+    show(table)
+    return 0

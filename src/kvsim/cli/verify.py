@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 #: How much of the state around a mismatch is printed per entry (--json prints all of it).
 MOST_SHOWN = 600
 
-RuleSetting = Annotated[
-    list[str] | None, Parameter(name="--rule", help="Override one rule: name=value (repeatable).", negative="")
-]
+RuleSetting = Annotated[list[str] | None, Parameter(name="--rule", help="Override one rule: name=value (repeatable).", negative="")]
 
 
 def verify(
@@ -106,10 +104,7 @@ def _show_totals(results: list[ReplayResult], sums: list[Totals]) -> None:
     emit("")
     for total in sums:
         tail = f", {total.findings} with a finding" if total.findings else ""
-        emit(
-            f"{total.rules or 'unknown rules'}: {total.files} files, {total.rows:,} rows compared, "
-            f"{total.differing} files differ{tail}"
-        )
+        emit(f"{total.rules or 'unknown rules'}: {total.files} files, {total.rows:,} rows compared, {total.differing} files differ{tail}")
     first = next((result for result in results if result.mismatch is not None), None)
     if first is not None and first.mismatch is not None:
         emit("")

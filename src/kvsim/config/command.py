@@ -19,32 +19,58 @@ MAX_LENGTH = 100_000
 
 #: Flag -> key path of the engine block; a value follows.
 VALUES: dict[str, str] = {
-    "--tensor-parallel-size": "tp", "--tp-size": "tp", "--tp": "tp",
-    "--pipeline-parallel-size": "pp", "--pp-size": "pp", "--pp": "pp",
-    "--data-parallel-size": "dp_size", "--dp-size": "dp_size", "--dp": "dp_size",
-    "--expert-parallel-size": "ep_size", "--ep-size": "ep_size", "--ep": "ep_size",
+    "--tensor-parallel-size": "tp",
+    "--tp-size": "tp",
+    "--tp": "tp",
+    "--pipeline-parallel-size": "pp",
+    "--pp-size": "pp",
+    "--pp": "pp",
+    "--data-parallel-size": "dp_size",
+    "--dp-size": "dp_size",
+    "--dp": "dp_size",
+    "--expert-parallel-size": "ep_size",
+    "--ep-size": "ep_size",
+    "--ep": "ep_size",
     "--load-balance-method": "load_balance_method",
-    "--mem-fraction-static": "mem_fraction_static", "--max-total-tokens": "max_total_tokens", "--page-size": "page_size",
-    "--chunked-prefill-size": "chunked_prefill_size", "--max-prefill-tokens": "max_prefill_tokens",
-    "--max-running-requests": "max_running_requests", "--max-queued-requests": "max_queued_requests",
-    "--schedule-policy": "schedule_policy", "--schedule-conservativeness": "schedule_conservativeness",
-    "--cuda-graph-max-bs": "cuda_graph_max_bs", "--cuda-graph-max-bs-decode": "cuda_graph_max_bs",
-    "--kv-cache-dtype": "kv_cache_dtype", "--attention-backend": "attention_backend",
-    "--context-length": "context_length", "--radix-eviction-policy": "radix_eviction_policy",
+    "--mem-fraction-static": "mem_fraction_static",
+    "--max-total-tokens": "max_total_tokens",
+    "--page-size": "page_size",
+    "--chunked-prefill-size": "chunked_prefill_size",
+    "--max-prefill-tokens": "max_prefill_tokens",
+    "--max-running-requests": "max_running_requests",
+    "--max-queued-requests": "max_queued_requests",
+    "--schedule-policy": "schedule_policy",
+    "--schedule-conservativeness": "schedule_conservativeness",
+    "--cuda-graph-max-bs": "cuda_graph_max_bs",
+    "--cuda-graph-max-bs-decode": "cuda_graph_max_bs",
+    "--kv-cache-dtype": "kv_cache_dtype",
+    "--attention-backend": "attention_backend",
+    "--context-length": "context_length",
+    "--radix-eviction-policy": "radix_eviction_policy",
     "--priority-scheduling-preemption-threshold": "priority_scheduling_preemption_threshold",
-    "--hicache-ratio": "hicache.ratio", "--hicache-size": "hicache.size", "--hicache-write-policy": "hicache.write_policy",
-    "--hicache-io-backend": "hicache.io_backend", "--hicache-mem-layout": "hicache.mem_layout",
-    "--hicache-storage-backend": "hicache.storage_backend", "--hicache-storage-prefetch-policy": "hicache.storage_prefetch_policy",
-    "--speculative-algorithm": "speculative_algorithm", "--speculative-algo": "speculative_algorithm",
-    "--speculative-num-steps": "speculative_num_steps", "--speculative-eagle-topk": "speculative_eagle_topk",
+    "--hicache-ratio": "hicache.ratio",
+    "--hicache-size": "hicache.size",
+    "--hicache-write-policy": "hicache.write_policy",
+    "--hicache-io-backend": "hicache.io_backend",
+    "--hicache-mem-layout": "hicache.mem_layout",
+    "--hicache-storage-backend": "hicache.storage_backend",
+    "--hicache-storage-prefetch-policy": "hicache.storage_prefetch_policy",
+    "--speculative-algorithm": "speculative_algorithm",
+    "--speculative-algo": "speculative_algorithm",
+    "--speculative-num-steps": "speculative_num_steps",
+    "--speculative-eagle-topk": "speculative_eagle_topk",
     "--speculative-num-draft-tokens": "speculative_num_draft_tokens",
 }
 SWITCHES: dict[str, str] = {
-    "--enable-dp-attention": "enable_dp_attention", "--disable-cuda-graph": "disable_cuda_graph",
-    "--disable-cuda-graph-padding": "disable_cuda_graph_padding", "--disable-radix-cache": "disable_radix_cache",
-    "--disable-overlap-schedule": "disable_overlap_schedule", "--enable-mixed-chunk": "enable_mixed_chunk",
+    "--enable-dp-attention": "enable_dp_attention",
+    "--disable-cuda-graph": "disable_cuda_graph",
+    "--disable-cuda-graph-padding": "disable_cuda_graph_padding",
+    "--disable-radix-cache": "disable_radix_cache",
+    "--disable-overlap-schedule": "disable_overlap_schedule",
+    "--enable-mixed-chunk": "enable_mixed_chunk",
     "--enable-priority-scheduling": "enable_priority_scheduling",
-    "--schedule-low-priority-values-first": "schedule_low_priority_values_first", "--allow-auto-truncate": "allow_auto_truncate",
+    "--schedule-low-priority-values-first": "schedule_low_priority_values_first",
+    "--allow-auto-truncate": "allow_auto_truncate",
     "--enable-hierarchical-cache": "hicache.enabled",
 }
 LISTS = {"--cuda-graph-bs": "cuda_graph_bs"}
@@ -105,11 +131,16 @@ def split_command(command: str) -> list[str]:
 
 def parse_sglang(words: Sequence[str]) -> ParsedCommand:
     """Return what an SGLang launch command says. Raises ConfigError with every fault."""
-    start = next((i + 1 for i, word in enumerate(words) if word.endswith(_STARTS) or (word == "serve" and i and words[i - 1].endswith("sglang"))), None)
+    start = next(
+        (i + 1 for i, word in enumerate(words) if word.endswith(_STARTS) or (word == "serve" and i and words[i - 1].endswith("sglang"))),
+        None,
+    )
     if start is None:
         flag = next((i for i, word in enumerate(words) if word.startswith("--")), None)
         if flag is None:
-            raise ConfigError("engine.command: no launch command found; expected `python -m sglang.launch_server ...`, `sglang serve ...` or `vllm serve ...`")
+            raise ConfigError(
+                "engine.command: no launch command found; expected `python -m sglang.launch_server ...`, `sglang serve ...` or `vllm serve ...`"
+            )
         start = flag
     reader = _Reader(list(words), start)
     reader.read()
@@ -121,7 +152,9 @@ def parse_sglang(words: Sequence[str]) -> ParsedCommand:
 class _Reader:
     def __init__(self, words: list[str], start: int) -> None:
         self.words, self.at = words, start
-        self.out = ParsedCommand(environment=dict(word.split("=", 1) for word in words[:start] if re.fullmatch(r"[A-Z][A-Z0-9_]*=.*", word)))
+        self.out = ParsedCommand(
+            environment=dict(word.split("=", 1) for word in words[:start] if re.fullmatch(r"[A-Z][A-Z0-9_]*=.*", word))
+        )
         self.flat: dict[str, Any] = {}
         self.faults: list[str] = []
 

@@ -65,9 +65,7 @@ NOT_MODELLED = {
     "--enable-lora": "LoRA is not modelled",
     "--disable-hybrid-kv-cache-manager": "hybrid models are not modelled",
 }
-KEYS_TEXT = frozenset(
-    {"scheduling_policy", "performance_mode", "kv_cache_dtype", "attention_backend", "kv_offloading_backend"}
-)
+KEYS_TEXT = frozenset({"scheduling_policy", "performance_mode", "kv_cache_dtype", "attention_backend", "kv_offloading_backend"})
 
 
 def is_vllm(words: Sequence[str]) -> bool:
@@ -84,9 +82,7 @@ def engine_of_vllm(words: Sequence[str], rules: str = "vllm-0.24.0") -> dict[str
     faults: list[str] = []
     rest = [word for word in words if word != "\\"]
     simple = "VLLM_USE_SIMPLE_KV_OFFLOAD=1" in rest
-    at = next(
-        (i + 1 for i, word in enumerate(rest) if word == "serve" or word.startswith("vllm.entrypoints")), len(rest)
-    )
+    at = next((i + 1 for i, word in enumerate(rest) if word == "serve" or word.startswith("vllm.entrypoints")), len(rest))
     while at < len(rest):
         at = _flag(rest, at, engine, faults)
     if simple:

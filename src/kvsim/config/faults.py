@@ -49,7 +49,12 @@ def _line_of(path: tuple[int | str, ...], lines: Lines) -> int | None:
 
 def _value_at(path: tuple[int | str, ...], data: Any) -> Any:
     for step in path:
-        data = data[step] if isinstance(data, (dict, list)) and (isinstance(data, list) or step in data) else None
+        if isinstance(data, dict):
+            data = data.get(step)
+        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
+            data = data[step]
+        else:
+            return None
     return data
 
 

@@ -45,7 +45,9 @@ def _family_of_parts(command: str | None, overrides: Sequence[str]) -> str:
     """Return the engine family that overrides or a command choose: another engine's defaults must not be mixed in."""
     from kvsim.config.schema.family import family_of
 
-    data = apply_overrides({"engine": {"command": command} if command else {}}, [text for text in overrides if text.startswith("engine.rules=")])
+    data = apply_overrides(
+        {"engine": {"command": command} if command else {}}, [text for text in overrides if text.startswith("engine.rules=")]
+    )
     return family_of(_with_command(data)["engine"])
 
 
@@ -56,7 +58,15 @@ def _memory_of_pair(hardware: str, model: str) -> dict[str, Any]:
         data, _ = parse_yaml(read_text(path), str(path))
         if data.get("hardware") == hardware and data.get("model") == model:
             engine = data.get("engine") or {}
-            kept = ("tp", "mem_fraction_static", "cuda_graph_max_bs", "free_before_weights", "weights_resident", "memory_source", "attention_backend")
+            kept = (
+                "tp",
+                "mem_fraction_static",
+                "cuda_graph_max_bs",
+                "free_before_weights",
+                "weights_resident",
+                "memory_source",
+                "attention_backend",
+            )
             return {key: engine[key] for key in kept if key in engine}
     return {}
 
@@ -64,7 +74,7 @@ def _memory_of_pair(hardware: str, model: str) -> dict[str, Any]:
 def apply_overrides(data: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Return a copy of ``data`` with ``path=value`` settings; values are read as YAML. Raises ConfigError."""
     faults = []
-    out = _copied(data)
+    out: dict[str, Any] = _copied(data)
     for text in overrides:
         key, sign, value = text.partition("=")
         if not sign or not key.strip():

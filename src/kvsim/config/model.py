@@ -137,7 +137,11 @@ def model_of(data: dict[str, Any], name: str) -> ModelProfile:
     text = inner if isinstance(inner, dict) else data
     facts = data.get("kvsim") if isinstance(data.get("kvsim"), dict) else {}
     fields = _Fields(text, name)
-    layers, hidden, heads = fields.need("num_hidden_layers", "n_layer"), fields.need("hidden_size", "n_embd"), fields.need("num_attention_heads", "n_head")
+    layers, hidden, heads = (
+        fields.need("num_hidden_layers", "n_layer"),
+        fields.need("hidden_size", "n_embd"),
+        fields.need("num_attention_heads", "n_head"),
+    )
     latent = fields.have("kv_lora_rank") or 0
     head_dim = fields.have("head_dim") or hidden // heads
     if head_dim < 1:

@@ -70,7 +70,9 @@ def read_server_log(path: str) -> ServerLog:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     if not seen:
-        raise ConfigError(f"{path}: no line of a server's start was found (expected for example 'max_total_num_tokens=...' or 'KV Cache is allocated')")
+        raise ConfigError(
+            f"{path}: no line of a server's start was found (expected for example 'max_total_num_tokens=...' or 'KV Cache is allocated')"
+        )
     return found
 
 

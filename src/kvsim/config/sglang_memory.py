@@ -51,7 +51,9 @@ def default_graph_max(memory_mib: int, tp: int) -> int:
     return 512
 
 
-def auto_mem_fraction(memory_mib: int, chunk: int | None, graph_max: int, tp: int, pp: int, max_prefill: int, *, dp: int = 1, speculative: str | None = None) -> float:
+def auto_mem_fraction(
+    memory_mib: int, chunk: int | None, graph_max: int, tp: int, pp: int, max_prefill: int, *, dp: int = 1, speculative: str | None = None
+) -> float:
     """Return mem_fraction_static as 0.5.9 chooses it, to three digits (units MiB)."""
     reserved = 512 + 1.5 * (max(chunk, 2048) if chunk else max_prefill) + 2 * graph_max + tp * pp / 8 * 1024
     if dp > 1:

@@ -46,7 +46,9 @@ class _SglangResolver:
             raise ConfigError(f"engine.dp_size: {self.dp} does not divide tp {self.tp}")
         self.attention_tp = self.tp // self.dp
         if self.tp * self.engine.pp > hardware.gpus:
-            self.infeasible.append(f"tp {self.tp} x pp {self.engine.pp} needs {self.tp * self.engine.pp} GPUs, the machine has {hardware.gpus}")
+            self.infeasible.append(
+                f"tp {self.tp} x pp {self.engine.pp} needs {self.tp * self.engine.pp} GPUs, the machine has {hardware.gpus}"
+            )
 
     def line(self, what: str, value: float | str | None, unit: str, formula: str, source: str = "derived") -> None:
         """Keep one line of arithmetic."""
@@ -57,8 +59,14 @@ class _SglangResolver:
         engine, card = self.engine, self.hardware.card
         self.page = engine.page_size or 1
         chunk = self._chunk()
-        graph_max = engine.cuda_graph_max_bs or (max(engine.cuda_graph_bs) if engine.cuda_graph_bs else memory.default_graph_max(card.memory_mib, self.tp))
-        sizes = tuple(sorted(engine.cuda_graph_bs)) if engine.cuda_graph_bs else memory.graph_sizes(graph_max, bool(engine.speculative_algorithm))
+        graph_max = engine.cuda_graph_max_bs or (
+            max(engine.cuda_graph_bs) if engine.cuda_graph_bs else memory.default_graph_max(card.memory_mib, self.tp)
+        )
+        sizes = (
+            tuple(sorted(engine.cuda_graph_bs))
+            if engine.cuda_graph_bs
+            else memory.graph_sizes(graph_max, bool(engine.speculative_algorithm))
+        )
         cell = self._cell()
         given = engine.device_tokens is not None
         free_before, weights = (0, 0) if given else self._before_and_weights()
@@ -70,32 +78,64 @@ class _SglangResolver:
         self._assume()
         longest = limits.longest_prompt if engine.length_limits else tokens
         params = SglangParams(
-            rules=self.rules, page_size=self.page, device_tokens=max(tokens, self.page), host_tokens=host,
-            write_policy=engine.hicache.write_policy, eviction=engine.radix_eviction_policy,
-            load_back_threshold=engine.hicache.load_back_threshold, radix_cache=not engine.disable_radix_cache,
+            rules=self.rules,
+            page_size=self.page,
+            device_tokens=max(tokens, self.page),
+            host_tokens=host,
+            write_policy=engine.hicache.write_policy,
+            eviction=engine.radix_eviction_policy,
+            load_back_threshold=engine.hicache.load_back_threshold,
+            radix_cache=not engine.disable_radix_cache,
             schedule_policy=engine.schedule_policy,
             schedule_conservativeness=engine.schedule_conservativeness * (0.3 if self.dp > 1 else 1.0),
-            chunked_prefill_size=chunk, max_prefill_tokens=engine.max_prefill_tokens, max_running_requests=limits.running,
-            mixed_chunk=engine.enable_mixed_chunk, overlap=self._overlap(), clip_max_new_tokens=engine.clip_max_new_tokens,
+            chunked_prefill_size=chunk,
+            max_prefill_tokens=engine.max_prefill_tokens,
+            max_running_requests=limits.running,
+            mixed_chunk=engine.enable_mixed_chunk,
+            overlap=self._overlap(),
+            clip_max_new_tokens=engine.clip_max_new_tokens,
             max_input_tokens=limits.refuse_from if engine.length_limits else None,
             max_total_len=limits.max_len if engine.length_limits else None,
             lpm_fallback_length=None if engine.lpm_fallback_length == "off" else engine.lpm_fallback_length,
-            priority_scheduling=engine.enable_priority_scheduling, low_priority_values_first=engine.schedule_low_priority_values_first,
+            priority_scheduling=engine.enable_priority_scheduling,
+            low_priority_values_first=engine.schedule_low_priority_values_first,
             priority_preemption_threshold=engine.priority_scheduling_preemption_threshold,
-            max_queued_requests=engine.max_queued_requests, seed=self.scenario.run.seed,
+            max_queued_requests=engine.max_queued_requests,
+            seed=self.scenario.run.seed,
         )
         copies = 1 if engine.hicache.host_copies == "shared" else self.tp
         self.extra.update(
-            attention_tp=self.attention_tp, dp=self.dp, tp=self.tp, context_length=context, mem_fraction_static=fraction,
-            chunked_prefill_size=chunk, cuda_graph_max_bs=graph_max, cuda_graph_sizes=list(sizes), request_rows=limits.rows,
-            kv_dtype=engine.kv_cache_dtype, attention_backend=engine.attention_backend or "flashinfer",
+            attention_tp=self.attention_tp,
+            dp=self.dp,
+            tp=self.tp,
+            context_length=context,
+            mem_fraction_static=fraction,
+            chunked_prefill_size=chunk,
+            cuda_graph_max_bs=graph_max,
+            cuda_graph_sizes=list(sizes),
+            request_rows=limits.rows,
+            kv_dtype=engine.kv_cache_dtype,
+            attention_backend=engine.attention_backend or "flashinfer",
         )
         capacity = Capacity(
-            device_tokens=tokens, host_tokens=host, page_size=self.page, kv_bytes_per_token=cell, ranks=self.tp, host_copies=copies,
-            device_pool_bytes=tokens * cell, host_bytes_per_rank=host * cell,
-            host_bytes_total=host * cell * copies, longest_prompt=longest,
-            max_running_requests=limits.running, weight_bytes=weights, card_bytes=card.memory_bytes, free_before_bytes=free_before,
-            lines=tuple(self.lines), infeasible=tuple(self.infeasible), assumptions=tuple(dict.fromkeys(self.assumptions)), extra=self.extra,
+            device_tokens=tokens,
+            host_tokens=host,
+            page_size=self.page,
+            kv_bytes_per_token=cell,
+            ranks=self.tp,
+            host_copies=copies,
+            device_pool_bytes=tokens * cell,
+            host_bytes_per_rank=host * cell,
+            host_bytes_total=host * cell * copies,
+            longest_prompt=longest,
+            max_running_requests=limits.running,
+            weight_bytes=weights,
+            card_bytes=card.memory_bytes,
+            free_before_bytes=free_before,
+            lines=tuple(self.lines),
+            infeasible=tuple(self.infeasible),
+            assumptions=tuple(dict.fromkeys(self.assumptions)),
+            extra=self.extra,
         )
         return params, capacity, self.warnings
 
@@ -134,7 +174,13 @@ class _SglangResolver:
         free = engine.free_before_weights
         if free is None:
             free = card.memory_bytes - CONTEXT_BYTES
-            self.line("free before weights (T)", free, "B", f"{gib(card.memory_bytes)} of the card - {gib(CONTEXT_BYTES)} context and communication", "assumption")
+            self.line(
+                "free before weights (T)",
+                free,
+                "B",
+                f"{gib(card.memory_bytes)} of the card - {gib(CONTEXT_BYTES)} context and communication",
+                "assumption",
+            )
             if engine.device_tokens is None and engine.max_total_num_tokens is None:
                 self.assumptions.append(f"{gib(CONTEXT_BYTES)} per GPU for CUDA context and communication before weights")
         else:
@@ -143,10 +189,21 @@ class _SglangResolver:
         self.extra["derived_weight_bytes"] = derived
         self.extra["weight_parts"] = [[p.name, round(p.on_gpu(self.tp * engine.pp)), p.replicated] for p in weight_parts(self.model)]
         if engine.weights_resident is None:
-            self.line("weights resident (W)", derived, "B", f"{gib(derived)} from the dimensions and quantisation, replicated parts counted once per GPU")
+            self.line(
+                "weights resident (W)",
+                derived,
+                "B",
+                f"{gib(derived)} from the dimensions and quantisation, replicated parts counted once per GPU",
+            )
             return free, derived
         weights = engine.weights_resident
-        self.line("weights resident (W)", weights, "B", f"{gib(weights)}; derived from the dimensions: {gib(derived)}, difference {gib(weights - derived)}", source)
+        self.line(
+            "weights resident (W)",
+            weights,
+            "B",
+            f"{gib(weights)}; derived from the dimensions: {gib(derived)}, difference {gib(weights - derived)}",
+            source,
+        )
         return free, weights
 
     def _fraction(self, chunk: int | None, graph_max: int) -> float:
@@ -155,7 +212,14 @@ class _SglangResolver:
             self.line("mem_fraction_static", engine.mem_fraction_static, "", "given", "given")
             return engine.mem_fraction_static
         fraction = memory.auto_mem_fraction(
-            card.memory_mib, chunk, graph_max, self.tp, engine.pp, engine.max_prefill_tokens, dp=self.dp, speculative=None if self.newer else engine.speculative_algorithm
+            card.memory_mib,
+            chunk,
+            graph_max,
+            self.tp,
+            engine.pp,
+            engine.max_prefill_tokens,
+            dp=self.dp,
+            speculative=None if self.newer else engine.speculative_algorithm,
         )
         self.line("mem_fraction_static", fraction, "", "chosen as the engine would, from the card's memory, chunk and graph sizes")
         return fraction
@@ -172,7 +236,13 @@ class _SglangResolver:
         words = f"({fraction:g} x {gib(free)} - {gib(weights)}) = {gib(rest)} / {cell:,} B, whole pages of {self.page}"
         if engine.max_total_num_tokens is not None:
             printed = engine.max_total_num_tokens
-            self.line("device tokens", printed, "tokens", f"printed by the engine; derived {derived:,} ({100 * (derived / printed - 1):+.2f} %)", "printed by the engine")
+            self.line(
+                "device tokens",
+                printed,
+                "tokens",
+                f"printed by the engine; derived {derived:,} ({100 * (derived / printed - 1):+.2f} %)",
+                "printed by the engine",
+            )
             return printed
         self.line("device tokens", derived, "tokens", words)
         if derived <= 0:
@@ -225,8 +295,14 @@ class _SglangResolver:
         self.extra["largest_ratio"] = largest / (tokens * (per_rank // host)) if tokens > 0 else None
         self.extra["largest_size_gb"] = largest / 1e9
         if total > free:
-            later = "the engine checks each rank alone and would start, then run out of RAM" if per_rank <= free else "the engine refuses it"
-            best = f"largest ratio that fits: {self.extra['largest_ratio']:.4f}" if not self.engine.hicache.size else f"largest size that fits: {self.extra['largest_size_gb']:.1f} GB per rank"
+            later = (
+                "the engine checks each rank alone and would start, then run out of RAM" if per_rank <= free else "the engine refuses it"
+            )
+            best = (
+                f"largest ratio that fits: {self.extra['largest_ratio']:.4f}"
+                if not self.engine.hicache.size
+                else f"largest size that fits: {self.extra['largest_size_gb']:.1f} GB per rank"
+            )
             self.infeasible.append(
                 f"host pool of {gb(total)} ({copies} x {gb(per_rank)}) does not fit: {gb(usable)} usable less 10 GiB kept free = {gb(free)}; {later}; {best}"
             )
@@ -237,7 +313,9 @@ class _SglangResolver:
             self.assumptions.append(f"T and W: {engine.memory_source}")
         if self.scenario.costs.kind == "analytic":
             self.assumptions.append(f"attention backend {engine.attention_backend or 'flashinfer'}")
-            self.assumptions.append(f"decode kernels of SGLang {self.scenario.costs.decode_kernels}, all-reduce {self.scenario.costs.allreduce or self.hardware.allreduce}")
+            self.assumptions.append(
+                f"decode kernels of SGLang {self.scenario.costs.decode_kernels}, all-reduce {self.scenario.costs.allreduce or self.hardware.allreduce}"
+            )
 
 
 def _rules_of(engine: SglangEngine) -> SglangRules:

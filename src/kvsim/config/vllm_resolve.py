@@ -25,9 +25,7 @@ ACTIVATION_VALUES = 36  # values of the hidden size per batched token at the pea
 GRAPH_BYTES = int(0.6 * memory.GIB)
 
 
-def resolve_vllm(
-    scenario: Scenario, hardware: HardwareProfile, model: ModelProfile
-) -> tuple[VllmParams, Capacity, list[str]]:
+def resolve_vllm(scenario: Scenario, hardware: HardwareProfile, model: ModelProfile) -> tuple[VllmParams, Capacity, list[str]]:
     """Return the scheduler's parameters, the capacity with its arithmetic, and warnings."""
     return _VllmResolver(scenario, hardware, model).result()
 
@@ -49,9 +47,7 @@ class _VllmResolver:
         self.ranks = self.tp * self.pp
         if self.ranks * self.dp > hardware.gpus:
             wanted = f"tp {self.tp} x pp {self.pp} x dp {self.dp}"
-            self.infeasible.append(
-                f"{wanted} needs {self.ranks * self.dp} GPUs, the machine has {hardware.gpus}"
-            )
+            self.infeasible.append(f"{wanted} needs {self.ranks * self.dp} GPUs, the machine has {hardware.gpus}")
 
     def _tp(self) -> int:
         engine = self.engine
@@ -67,9 +63,7 @@ class _VllmResolver:
     def result(self) -> tuple[VllmParams, Capacity, list[str]]:
         """Derive everything."""
         engine, card = self.engine, self.hardware.card
-        self.size, self.backend = memory.default_block_size(
-            engine.attention_backend, self.model.kind == "mla", card.architecture
-        )
+        self.size, self.backend = memory.default_block_size(engine.attention_backend, self.model.kind == "mla", card.architecture)
         self.size = engine.block_size or self.size
         self.longest = self.model.context_length if engine.max_model_len in (None, "auto") else int(engine.max_model_len or 0)
         batched, seqs = self._batch()
@@ -96,9 +90,7 @@ class _VllmResolver:
         if engine.max_num_seqs is None:
             seqs = min(seqs, tokens)
         if tokens < seqs:
-            raise ConfigError(
-                f"engine.max_num_batched_tokens: {tokens} is below max_num_seqs {seqs}; the engine refuses to start"
-            )
+            raise ConfigError(f"engine.max_num_batched_tokens: {tokens} is below max_num_seqs {seqs}; the engine refuses to start")
         if not engine.enable_chunked_prefill and tokens < self.longest:
             raise ConfigError(
                 f"engine.max_num_batched_tokens: without chunked prefill {tokens} must be at least max_model_len {self.longest}"
@@ -115,9 +107,7 @@ class _VllmResolver:
             self.line("bytes of a block", engine.kv_bytes_per_token * self.size, "B", "given per token", "given")
             return engine.kv_bytes_per_token * self.size
         if model.window_layers:
-            self.warnings.append(
-                f"{model.window_layers} sliding-window layers are counted as full ones: hybrid KV groups are not modelled"
-            )
+            self.warnings.append(f"{model.window_layers} sliding-window layers are counted as full ones: hybrid KV groups are not modelled")
         shape = memory.KvShape(model.kv_heads, model.head_dim, model.v_head_dim, model.kv_lora_rank, model.rope_dim)
         dtype = "bfloat16" if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype
         page = memory.page_bytes(shape, self.size, self.tp, dtype)
@@ -253,7 +243,9 @@ class _VllmResolver:
                 f"CPU pool of {gb(total)} does not fit the {gb(usable)} of RAM that can be used: largest kv_offloading_size {best:.1f}"
             )
         if blocks < 1:
-            self.infeasible.append(f"kv_offloading_size holds no block: one takes {gib(self.block_bytes * self.ranks)} over {self.ranks} ranks")
+            self.infeasible.append(
+                f"kv_offloading_size holds no block: one takes {gib(self.block_bytes * self.ranks)} over {self.ranks} ranks"
+            )
 
     # ------------------------------------------------------------------ what comes out
     def _params(self, blocks: int, batched: int, seqs: int, connector: str, cpu_blocks: int, factor: int) -> VllmParams:

@@ -65,7 +65,10 @@ def _attention_parts(model: ModelProfile, size: float) -> list[Part]:
         v_dim = _int(config, "v_head_dim")
         down = h * q_lora + h * (model.kv_lora_rank + rope)
         up = (q_lora or h) * model.heads * (nope + rope) + model.kv_lora_rank * model.heads * (nope + v_dim) + model.heads * v_dim * h
-        return [Part("attention (up and output projections)", layers * up, size), Part("attention (down projections)", layers * down, size, replicated=True)]
+        return [
+            Part("attention (up and output projections)", layers * up, size),
+            Part("attention (down projections)", layers * down, size, replicated=True),
+        ]
     width = h * model.head_dim * (2 * model.heads + 2 * model.kv_heads)
     return [Part("attention", layers * width, size)]
 

@@ -99,7 +99,9 @@ class _Reader:
                 continue
             key = str(key_node.value)
             if key in out:
-                self.faults.append(f"{self.origin}:{line}: {'.'.join(map(str, (*path, key)))} is given twice (first on line {self.lines[(*path, key)]})")
+                self.faults.append(
+                    f"{self.origin}:{line}: {'.'.join(map(str, (*path, key)))} is given twice (first on line {self.lines[(*path, key)]})"
+                )
                 continue
             self.lines[(*path, key)] = line
             out[key] = self.build(value_node, (*path, key), depth + 1)

@@ -45,7 +45,11 @@ def summarise(recording: Recording) -> dict[str, Any]:
         **load_statistics(recording),
     }
     summary["slo"] = None if slo is None else _slo_verdict(recording, slo, len(good), span_s)
-    summary["definitions"] = {"hit_rate": HIT_DEFINITION, "ttft": "from arrival at the server to the first token", "percentiles": "linear; ITL nearest rank"}
+    summary["definitions"] = {
+        "hit_rate": HIT_DEFINITION,
+        "ttft": "from arrival at the server to the first token",
+        "percentiles": "linear; ITL nearest rank",
+    }
     return summary
 
 
@@ -153,9 +157,13 @@ def _slo_verdict(recording: Recording, slo: Any, good: int, span_s: float) -> di
         "good_requests": good,
         "goodput_requests_per_s": good / span_s if span_s > 0 else None,
         "missed_by": {
-            "ttft": sum(1 for row in recording.requests if row.status == "finished" and slo.ttft_ps is not None and ttft_ps(row) > slo.ttft_ps),
+            "ttft": sum(
+                1 for row in recording.requests if row.status == "finished" and slo.ttft_ps is not None and ttft_ps(row) > slo.ttft_ps
+            ),
             "tpot": sum(
-                1 for row in recording.requests if row.status == "finished" and slo.tpot_ps is not None and (tpot_ps(row) or 0) > slo.tpot_ps
+                1
+                for row in recording.requests
+                if row.status == "finished" and slo.tpot_ps is not None and (tpot_ps(row) or 0) > slo.tpot_ps
             ),
             "not_finished": sum(1 for row in recording.requests if row.status != "finished"),
         },

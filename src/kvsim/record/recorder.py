@@ -26,10 +26,26 @@ class Recorder:
         spec = request.spec
         self.recording.requests.append(
             RequestRow(
-                spec.id, spec.session, spec.turn, spec.tenant, request.replica, status or request.status, reason or request.reason,
-                request.arrival_ps, request.admitted_ps, request.first_token_ps, request.end_ps, spec.prompt_tokens, request.output_done,
-                request.device_hit, request.host_hit, request.recompute_hit, request.retractions, request.retracted_tokens,
-                request.load_wait_ps, request.load_ps,
+                spec.id,
+                spec.session,
+                spec.turn,
+                spec.tenant,
+                request.replica,
+                status or request.status,
+                reason or request.reason,
+                request.arrival_ps,
+                request.admitted_ps,
+                request.first_token_ps,
+                request.end_ps,
+                spec.prompt_tokens,
+                request.output_done,
+                request.device_hit,
+                request.host_hit,
+                request.recompute_hit,
+                request.retractions,
+                request.retracted_tokens,
+                request.load_wait_ps,
+                request.load_ps,
             )
         )
 

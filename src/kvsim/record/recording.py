@@ -50,8 +50,25 @@ REQUEST_COLUMNS: tuple[str, ...] = RequestRow.__struct_fields__
 #: reads ``sum_context + i * batch`` tokens. ``batch``: sequences decoding. ``emitted``: output tokens that reached clients when the
 #: row's results were settled. Occupancies, ``running`` and ``waiting`` hold at ``end_ps``.
 STEP_COLUMNS: tuple[str, ...] = (
-    "replica", "kind", "start_ps", "end_ps", "steps", "batch", "sum_context", "prefills", "new_tokens", "cached_tokens",
-    "load_tokens", "load_wait_ps", "running", "waiting", "device_used", "device_evictable", "host_used", "emitted", "retracted",
+    "replica",
+    "kind",
+    "start_ps",
+    "end_ps",
+    "steps",
+    "batch",
+    "sum_context",
+    "prefills",
+    "new_tokens",
+    "cached_tokens",
+    "load_tokens",
+    "load_wait_ps",
+    "running",
+    "waiting",
+    "device_used",
+    "device_evictable",
+    "host_used",
+    "emitted",
+    "retracted",
 )
 
 #: One row per submitted copy. direction: "d2h" (back up) or "h2d" (load back). bytes are per rank.

@@ -137,7 +137,10 @@ def _read_table(folder: Path, name: str) -> list[tuple[Any, ...]]:
             if tuple(next(reader, ())) != columns:
                 raise ConfigError(f"{path}:1: the columns must be {', '.join(columns)}")
             return [
-                tuple((value if key in _TEXT else int(value)) if value or key == "id" or (key in _TEXT and key != "session") else None for key, value in zip(columns, row, strict=True))
+                tuple(
+                    (value if key in _TEXT else int(value)) if value or key == "id" or (key in _TEXT and key != "session") else None
+                    for key, value in zip(columns, row, strict=True)
+                )
                 for row in reader
             ]
     except (OSError, ValueError, UnicodeDecodeError) as error:

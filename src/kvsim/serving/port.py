@@ -34,8 +34,23 @@ class Request:
     """
 
     __slots__ = (
-        "spec", "status", "reason", "output_done", "arrival_ps", "admitted_ps", "first_token_ps", "end_ps",
-        "device_hit", "host_hit", "recompute_hit", "retractions", "retracted_tokens", "load_wait_ps", "load_ps", "last_token_ps", "replica",
+        "spec",
+        "status",
+        "reason",
+        "output_done",
+        "arrival_ps",
+        "admitted_ps",
+        "first_token_ps",
+        "end_ps",
+        "device_hit",
+        "host_hit",
+        "recompute_hit",
+        "retractions",
+        "retracted_tokens",
+        "load_wait_ps",
+        "load_ps",
+        "last_token_ps",
+        "replica",
     )
 
     def __init__(self, spec: RequestSpec, now: int) -> None:
@@ -69,8 +84,20 @@ class Step:
     """
 
     __slots__ = (
-        "kind", "prefills", "requests", "new_tokens", "pairs2", "cached_tokens", "decode_batch", "sum_context", "max_context",
-        "load_ticket", "load_tokens", "blocked_until", "admitted", "retracted",
+        "kind",
+        "prefills",
+        "requests",
+        "new_tokens",
+        "pairs2",
+        "cached_tokens",
+        "decode_batch",
+        "sum_context",
+        "max_context",
+        "load_ticket",
+        "load_tokens",
+        "blocked_until",
+        "admitted",
+        "retracted",
     )
 
     def __init__(self, kind: str) -> None:
@@ -151,6 +178,7 @@ class Scheduler(Protocol):
     @property
     def occupancy(self) -> Occupancy:
         """Return the counters of the engine's memory."""
+
     ended: list[Request]  # ended by a plan itself (aborted for want of memory); the machine takes them out after each plan
 
     def submit(self, spec: RequestSpec, now: int) -> Request:

@@ -13,7 +13,8 @@ import copy
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from simpy.events import Event, Interrupt, Process
+from simpy.events import Event, Process
+from simpy.exceptions import Interrupt
 
 from kvsim.errors import InvariantError
 from kvsim.serving.lockstep import LockstepStep
@@ -57,7 +58,15 @@ class Engine:
     """Drives one scheduler through simulated time and leaves its facts with the recorder."""
 
     def __init__(
-        self, env: Environment, scheduler: Scheduler, step_time: StepTime, links: Links, recorder: Recorder, *, replica: int = 0, exact_steps: bool = False
+        self,
+        env: Environment,
+        scheduler: Scheduler,
+        step_time: StepTime,
+        links: Links,
+        recorder: Recorder,
+        *,
+        replica: int = 0,
+        exact_steps: bool = False,
     ) -> None:
         self.env, self.scheduler, self.time, self.links, self.recorder = env, scheduler, step_time, links, recorder
         self.replica, self.exact_steps = replica, exact_steps
@@ -345,7 +354,23 @@ class Engine:
         step, occupancy = flight.step, self.scheduler.occupancy
         running, waiting = self.scheduler.counts()
         self.recorder.step(
-            self.replica, step.kind, flight.start, flight.end, flight.steps, step.decode_batch, flight.context, len(step.prefills),
-            step.new_tokens, step.cached_tokens, step.load_tokens, flight.exposed, running, waiting,
-            occupancy.device_used, occupancy.device_evictable, occupancy.host_used, emitted, len(step.retracted),
+            self.replica,
+            step.kind,
+            flight.start,
+            flight.end,
+            flight.steps,
+            step.decode_batch,
+            flight.context,
+            len(step.prefills),
+            step.new_tokens,
+            step.cached_tokens,
+            step.load_tokens,
+            flight.exposed,
+            running,
+            waiting,
+            occupancy.device_used,
+            occupancy.device_evictable,
+            occupancy.host_used,
+            emitted,
+            len(step.retracted),
         )

@@ -17,6 +17,7 @@ from kvsim.sim.source import Source, urgent_at
 
 if TYPE_CHECKING:
     from kvsim.config.resolved import Resolved
+    from kvsim.serving.router import Router
     from kvsim.workload.spec import Client, RequestSpec
 
 #: Simulated time between two progress reports.
@@ -117,7 +118,7 @@ class Machine:
         return recording
 
 
-def _router_of(resolved: Resolved) -> object | None:
+def _router_of(resolved: Resolved) -> Router | None:
     if resolved.scenario.replicas == 1:
         return None
     from kvsim.serving.router import build_router

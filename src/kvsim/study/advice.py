@@ -24,8 +24,15 @@ def ratio_advice(study: Study, key: str = "engine.hicache.ratio") -> str:
     base_score = scores[0][1]
     best = min(score for _, score in scores)
     if base_score <= 0 or best > base_score * (1 - WORTH):
-        return f"No ratio is worth its RAM here: {unit} {_show(base_score)} with {_name(base_value)} and at best {_show(best)}; {_why_none(feasible)}." + tail
-    chosen, score, results = next((value, score, results) for (value, score), (_, results) in zip(scores, feasible, strict=True) if score <= best + WORTH * (base_score - best))
+        return (
+            f"No ratio is worth its RAM here: {unit} {_show(base_score)} with {_name(base_value)} and at best {_show(best)}; {_why_none(feasible)}."
+            + tail
+        )
+    chosen, score, results = next(
+        (value, score, results)
+        for (value, score), (_, results) in zip(scores, feasible, strict=True)
+        if score <= best + WORTH * (base_score - best)
+    )
     ram = results[0].capacity
     cost = f"{gb(ram['host_bytes_total'])} of host RAM in total ({ram['ranks']} x {gb(ram['host_bytes_per_rank'])})"
     beyond = [value for value, other in scores if other < score and _number(value) > _number(chosen)]

@@ -123,17 +123,13 @@ class Problem:
         """Return the present values of constants."""
         return [value_of(self.inputs, name) for name in names]
 
-    def log_errors(
-        self, names: Sequence[str], logs: Sequence[float], rows: Sequence[Observation] | None = None
-    ) -> np.ndarray:
+    def log_errors(self, names: Sequence[str], logs: Sequence[float], rows: Sequence[Observation] | None = None) -> np.ndarray:
         """Return log(model / measured) with constants at exp(logs)."""
         import numpy as np
 
         values = dict(zip(names, (exp(x) for x in logs), strict=True))
         time = AnalyticTime(with_overrides(self.inputs, values))
-        return np.array(
-            [np.log(predict(time, row, self.chunk) / row.seconds) for row in (self.rows if rows is None else rows)]
-        )
+        return np.array([np.log(predict(time, row, self.chunk) / row.seconds) for row in (self.rows if rows is None else rows)])
 
     def sensitivities(self, names: Sequence[str], logs: Sequence[float]) -> np.ndarray:
         """Return d log(time) / d log(constant), one column per constant, by central differences of 1 %."""
@@ -212,9 +208,7 @@ def _why(columns: np.ndarray, chosen: list[int], i: int, names: Sequence[str]) -
     norm = float(np.linalg.norm(columns[:, i]))
     if norm * IDENTIFIABLE < ASSUMED_NOISE:
         return "hardly moves any of these measurements"
-    alike = [
-        (abs(float(columns[:, i] @ columns[:, j])) / norm / float(np.linalg.norm(columns[:, j])), j) for j in chosen
-    ]
+    alike = [(abs(float(columns[:, i] @ columns[:, j])) / norm / float(np.linalg.norm(columns[:, j])), j) for j in chosen]
     cosine, j = max(alike, default=(0.0, -1))
     return f"acts like {names[j]} on this data (similarity {cosine:.2f})" if j >= 0 else "too few measurements"
 
@@ -234,15 +228,12 @@ def calibrate(
     if unknown:
         raise UnknownName("constant to calibrate", unknown[0], CANDIDATES)
     if len(rows) < 3:
-        raise ConfigError(
-            f"calibrate: {len(rows)} measurements are too few; at least 3 are needed, 10 to 30 are worth having"
-        )
+        raise ConfigError(f"calibrate: {len(rows)} measurements are too few; at least 3 are needed, 10 to 30 are worth having")
     problem = Problem(inputs, rows, chunk)
     names, untold = (list(constants), {}) if constants else choose(problem, list(CANDIDATES))
     if not names:
         raise ConfigError(
-            "calibrate: this data determines none of the model's constants: "
-            + "; ".join(f"{k} {v}" for k, v in untold.items())
+            "calibrate: this data determines none of the model's constants: " + "; ".join(f"{k} {v}" for k, v in untold.items())
         )
     before = problem.log_errors((), ())
     logs = problem.fit(names)
@@ -250,14 +241,10 @@ def calibrate(
     fitted, noise = _intervals(problem, names, logs, after)
     held, held_all = _leave_one_group_out(problem, names, progress) if hold_out else ({}, None)
     residuals = tuple((row, exp(float(error)) - 1.0) for row, error in zip(problem.rows, after, strict=True))
-    return Calibration(
-        fitted, _summary(before), _summary(after), held, held_all, untold, residuals, noise, _warnings(fitted, rows)
-    )
+    return Calibration(fitted, _summary(before), _summary(after), held, held_all, untold, residuals, noise, _warnings(fitted, rows))
 
 
-def _intervals(
-    problem: Problem, names: Sequence[str], logs: Sequence[float], errors: np.ndarray
-) -> tuple[tuple[Constant, ...], float]:
+def _intervals(problem: Problem, names: Sequence[str], logs: Sequence[float], errors: np.ndarray) -> tuple[tuple[Constant, ...], float]:
     """Return constants with intervals that hold together with CONFIDENCE (Bonferroni, Student's t, linearised)."""
     import numpy as np
     from scipy.stats import t as student
@@ -302,14 +289,9 @@ def _summary(log_errors: np.ndarray) -> Errors:
 
 
 def _warnings(constants: Sequence[Constant], rows: Sequence[Observation]) -> tuple[str, ...]:
-    found = [
-        f"{c.name} ended at its bound {c.value:.4g}: something else explains this data" for c in constants if c.at_bound
-    ]
+    found = [f"{c.name} ended at its bound {c.value:.4g}: something else explains this data" for c in constants if c.at_bound]
     if any(row.kind == "tpot" for row in rows):
-        found.append(
-            "benchmark means mix decode steps with other users' prefills: "
-            "they were modelled as one prompt per user and answer"
-        )
+        found.append("benchmark means mix decode steps with other users' prefills: they were modelled as one prompt per user and answer")
     return tuple(found)
 
 
@@ -319,19 +301,12 @@ def overlay_text(calibration: Calibration, sources: Sequence[str], scenario: str
         f"# constants of the step-time model calibrated by `kvsim calibrate {scenario}` on {', '.join(sources)}",
         f"# {calibration.after.count} measurements: median error "
         f"{calibration.after.median:.1%}, P95 {calibration.after.p95:.1%}"
-        + (
-            f"; held out (leave one group out): median {calibration.held_out_all.median:.1%}"
-            if calibration.held_out_all
-            else ""
-        ),
+        + (f"; held out (leave one group out): median {calibration.held_out_all.median:.1%}" if calibration.held_out_all else ""),
         "costs:",
         "  kind: analytic",
         "  constants:",
     ]
-    lines += [
-        f"    {c.name}: {_yaml(c.value)}  # {c.low:.4g} to {c.high:.4g}; default {c.default:.4g}"
-        for c in calibration.constants
-    ]
+    lines += [f"    {c.name}: {_yaml(c.value)}  # {c.low:.4g} to {c.high:.4g}; default {c.default:.4g}" for c in calibration.constants]
     return "\n".join(lines) + "\n"
 
 

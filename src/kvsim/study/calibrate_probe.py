@@ -30,9 +30,7 @@ class Stream(threading.Thread):
 
     def __init__(self, url: str, model: str, prompt: list[int], output_tokens: int, timeout: float) -> None:
         super().__init__(daemon=True)
-        self.request = urllib.request.Request(
-            url.rstrip("/") + "/v1/completions", headers={"Content-Type": "application/json"}
-        )
+        self.request = urllib.request.Request(url.rstrip("/") + "/v1/completions", headers={"Content-Type": "application/json"})
         body = {
             "model": model,
             "prompt": prompt,
@@ -112,9 +110,7 @@ class Probe:
         stream = self.stream(prompt, 1)
         error = send_all([stream])
         seconds = None if error else stream.chunks[0] - stream.sent
-        self.measurements.append(
-            {"kind": "prefill", "new_tokens": new, "cached_tokens": cached, "seconds": seconds, "error": error}
-        )
+        self.measurements.append({"kind": "prefill", "new_tokens": new, "cached_tokens": cached, "seconds": seconds, "error": error})
 
     def decode(self, batch: int, context: int) -> None:
         """Measure the decode step of ``batch`` sequences with prompts of ``context`` tokens."""

@@ -143,9 +143,7 @@ def _log_lines(text: str) -> Iterator[_Line]:
         for kind, mark in ((DECODE, "Decode batch"), (PREFILL, "Prefill batch")):
             if mark in line:
                 pairs = _FIELD.findall(line.split(mark, 1)[1])
-                yield _Line(
-                    kind, number, {name: float(value) for name, value in pairs if value not in {"True", "False"}}
-                )
+                yield _Line(kind, number, {name: float(value) for name, value in pairs if value not in {"True", "False"}})
 
 
 def _read_log(text: str, source: str, found: Observations, chunk: int | None) -> None:
@@ -183,37 +181,20 @@ def _take_decode(line: _Line, before: _Line | None, source: str, found: Observat
         )
 
 
-def _take_prefill(
-    line: _Line, before: _Line | None, context: int, source: str, found: Observations, chunk: int | None
-) -> int:
+def _take_prefill(line: _Line, before: _Line | None, context: int, source: str, found: Observations, chunk: int | None) -> int:
     """Use a throughput for the prefill *before* this line; return the context the present one starts at."""
     rate = line.values.get("input throughput", 0.0)
-    if (
-        before is not None
-        and before.kind == PREFILL
-        and not before.values.get("running-req")
-        and not line.values.get("running-req")
-    ):
+    if before is not None and before.kind == PREFILL and not before.values.get("running-req") and not line.values.get("running-req"):
         new = int(before.values.get("new-token", 0))
         if rate <= 0 or new <= 0 or before.values.get("new-seq", 1) > 1:
             found.skipped["prefill line without throughput, or of several requests"] += 1
         else:
             seconds, where = new / rate, f"{source}:{line.number}"
-            found.rows.append(
-                Observation(
-                    PREFILL, seconds, f"prefill at {_decade(context)}", where, new_tokens=new, cached_tokens=context
-                )
-            )
+            found.rows.append(Observation(PREFILL, seconds, f"prefill at {_decade(context)}", where, new_tokens=new, cached_tokens=context))
     else:
         found.skipped["prefill line with decoding in its interval"] += 1
     cached = int(line.values.get("cached-token", 0))
-    continues = (
-        before is not None
-        and before.kind == PREFILL
-        and chunk
-        and int(before.values.get("new-token", 0)) == chunk
-        and not cached
-    )
+    continues = before is not None and before.kind == PREFILL and chunk and int(before.values.get("new-token", 0)) == chunk and not cached
     return context + chunk if continues and chunk else cached
 
 
@@ -259,9 +240,7 @@ def _take_benchmark(run: dict[str, Any], where: str, found: Observations) -> Non
     prompt = _positive(run, "total_input_tokens") / completed if completed else 0.0
     output = _positive(run, "total_output_tokens") / completed if completed else 0.0
     if not users or not prompt or not output:
-        found.skipped[
-            "benchmark run without max_concurrency or token totals (an open loop: queueing would be fitted)"
-        ] += 1
+        found.skipped["benchmark run without max_concurrency or token totals (an open loop: queueing would be fitted)"] += 1
         return
     if _positive(run, "accept_length") > 1.0:
         found.skipped["benchmark run with speculation"] += 1
@@ -295,17 +274,11 @@ def _take_probe(run: dict[str, Any], source: str, found: Observations) -> None:
         elif kind == PREFILL:
             new, cached = int(row["new_tokens"]), int(row["cached_tokens"])
             found.rows.append(
-                Observation(
-                    PREFILL, float(seconds), f"probe: prefill, {new} new", where, new_tokens=new, cached_tokens=cached
-                )
+                Observation(PREFILL, float(seconds), f"probe: prefill, {new} new", where, new_tokens=new, cached_tokens=cached)
             )
         elif kind == DECODE:
             batch, context = int(row["batch"]), int(row["sum_context"])
-            found.rows.append(
-                Observation(
-                    DECODE, float(seconds), f"probe: decode, batch {batch}", where, batch=batch, sum_context=context
-                )
-            )
+            found.rows.append(Observation(DECODE, float(seconds), f"probe: decode, batch {batch}", where, batch=batch, sum_context=context))
 
 
 # ---------------------------------------------------------------------- Prometheus samples

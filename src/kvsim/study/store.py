@@ -24,7 +24,9 @@ class Store:
 
     def _path(self, task: Any) -> Path:
         base, sets, replication = task
-        trace = next((text.partition("=")[2] for text in sets if text.startswith("workload.trace=")), (base.get("workload") or {}).get("trace"))
+        trace = next(
+            (text.partition("=")[2] for text in sets if text.startswith("workload.trace=")), (base.get("workload") or {}).get("trace")
+        )
         key = json.dumps([__version__, base, sets, replication, self._trace_digest(trace)], sort_keys=True, default=str)
         return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 

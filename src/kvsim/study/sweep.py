@@ -54,7 +54,12 @@ class Study:
         """Return one row per point and replication: axes, feasibility, the headline figures."""
         import pandas as pd
 
-        return pd.DataFrame([{**result.point, "replication": result.replication, "feasible": result.summary is not None, **headline(result)} for result in self.results])
+        return pd.DataFrame(
+            [
+                {**result.point, "replication": result.replication, "feasible": result.summary is not None, **headline(result)}
+                for result in self.results
+            ]
+        )
 
 
 def sweep(

@@ -14,9 +14,24 @@ from kvsim.errors import InputError, UnknownName
 
 #: scenario id -> module that defines ``scenarios() -> list[Scenario]``.
 MODULES: dict[str, str] = {
-    "S01": "capacity", "S02": "capacity", "S03": "decode", "S04": "decode", "S05": "prefill", "S06": "prefill", "S07": "contention",
-    "S08": "copies", "S09": "offload", "S10": "multiturn", "S11": "multiturn", "S12": "multiturn", "S13": "fleet", "S14": "fleet",
-    "S15": "replays", "S16": "residency", "S17": "aggregates", "S18": "anchor",
+    "S01": "capacity",
+    "S02": "capacity",
+    "S03": "decode",
+    "S04": "decode",
+    "S05": "prefill",
+    "S06": "prefill",
+    "S07": "contention",
+    "S08": "copies",
+    "S09": "offload",
+    "S10": "multiturn",
+    "S11": "multiturn",
+    "S12": "multiturn",
+    "S13": "fleet",
+    "S14": "fleet",
+    "S15": "replays",
+    "S16": "residency",
+    "S17": "aggregates",
+    "S18": "anchor",
 }
 
 PREDICTION_COLUMNS = ("file", "row", "metric", "unit", "predicted", "low", "high", "seeds", "reason")
@@ -148,7 +163,9 @@ def predictions_csv(rows: Iterable[Row]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(PREDICTION_COLUMNS)
     for row in rows:
-        writer.writerow((row.file, row.row, row.metric, row.unit, _number(row.predicted), _number(row.low), _number(row.high), row.seeds, row.reason))
+        writer.writerow(
+            (row.file, row.row, row.metric, row.unit, _number(row.predicted), _number(row.low), _number(row.high), row.seeds, row.reason)
+        )
     return out.getvalue()
 
 

@@ -24,7 +24,10 @@ def document(results: Sequence[tuple[Scenario, Outcome | None]]) -> str:
 
 def short_table(results: Sequence[tuple[Scenario, Outcome | None]]) -> str:
     """Return the overview: one line per scenario."""
-    lines = ["| id | scenario | n | median | P90 | worst | verdict | peers claim |", "| --- | --- | ---: | ---: | ---: | ---: | --- | --- |"]
+    lines = [
+        "| id | scenario | n | median | P90 | worst | verdict | peers claim |",
+        "| --- | --- | ---: | ---: | ---: | ---: | --- | --- |",
+    ]
     for scenario, outcome in results:
         found = errors(outcome.rows) if outcome is not None else []
         figures = [f"{100 * quantile(found, share):.2f} %" if found else "-" for share in (0.5, 0.9, 1.0)]
@@ -41,7 +44,9 @@ def _section(scenario: Scenario, outcome: Outcome | None) -> str:
     lines.append(f"Calibrated on: {outcome.calibrated}\n")
     if outcome.criteria:
         lines += ["| criterion | value | limit | |", "| --- | ---: | ---: | --- |"]
-        lines += [f"| {c.text} | {c.value:.3g} {c.unit} | {c.limit:.3g} {c.unit} | {'met' if c.met else '**failed**'} |" for c in outcome.criteria]
+        lines += [
+            f"| {c.text} | {c.value:.3g} {c.unit} | {c.limit:.3g} {c.unit} | {'met' if c.met else '**failed**'} |" for c in outcome.criteria
+        ]
         lines.append("")
     if outcome.analysis:
         lines.append(f"{outcome.analysis}\n")

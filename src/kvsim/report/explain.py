@@ -11,12 +11,25 @@ if TYPE_CHECKING:
 
 WIDTH = 72
 
+
 def explain_data(resolved: Resolved) -> dict[str, Any]:
     """Return every number of the page as plain data."""
     capacity = resolved.capacity
     names = (
-        "device_tokens", "host_tokens", "page_size", "kv_bytes_per_token", "ranks", "host_copies", "device_pool_bytes", "host_bytes_per_rank",
-        "host_bytes_total", "longest_prompt", "max_running_requests", "weight_bytes", "card_bytes", "free_before_bytes",
+        "device_tokens",
+        "host_tokens",
+        "page_size",
+        "kv_bytes_per_token",
+        "ranks",
+        "host_copies",
+        "device_pool_bytes",
+        "host_bytes_per_rank",
+        "host_bytes_total",
+        "longest_prompt",
+        "max_running_requests",
+        "weight_bytes",
+        "card_bytes",
+        "free_before_bytes",
     )
     return {
         "hardware": resolved.hardware.name,
@@ -40,18 +53,28 @@ def memory_bar(capacity: Capacity) -> list[tuple[str, int]]:
         return [("KV pool", capacity.device_pool_bytes)]
     context = max(capacity.card_bytes - capacity.free_before_bytes, 0)
     rest = capacity.card_bytes - context - capacity.weight_bytes - capacity.device_pool_bytes
-    return [("context and communication", context), ("weights", capacity.weight_bytes), ("KV pool", max(capacity.device_pool_bytes, 0)), ("graphs, activations, tables", max(rest, 0))]
+    return [
+        ("context and communication", context),
+        ("weights", capacity.weight_bytes),
+        ("KV pool", max(capacity.device_pool_bytes, 0)),
+        ("graphs, activations, tables", max(rest, 0)),
+    ]
 
 
 def explain_text(resolved: Resolved) -> str:
     """Return the page."""
     capacity = resolved.capacity
-    lines = [f"{resolved.model.name} on {resolved.hardware.name}, {explain_data(resolved)['rules']}, tp {capacity.extra.get('tp', capacity.ranks)}", ""]
+    lines = [
+        f"{resolved.model.name} on {resolved.hardware.name}, {explain_data(resolved)['rules']}, tp {capacity.extra.get('tp', capacity.ranks)}",
+        "",
+    ]
     lines += _bar(capacity)
     lines += ["", "the arithmetic, per rank"]
     for line in capacity.lines:
         value = _shown(line.value, line.unit)
-        lines += _wrapped(f"  {line.what:<28} {value:>20}   ", line.formula + ("" if line.source in ("derived", "given") else f" [{line.source}]"))
+        lines += _wrapped(
+            f"  {line.what:<28} {value:>20}   ", line.formula + ("" if line.source in ("derived", "given") else f" [{line.source}]")
+        )
     lines += ["", *_answers(resolved)]
     if capacity.infeasible:
         lines += ["", "DOES NOT WORK", *(part for reason in capacity.infeasible for part in _wrapped("  - ", reason))]
@@ -65,7 +88,7 @@ def _bar(capacity: Capacity) -> list[str]:
     total = sum(size for _, size in parts) or 1
     marks = "#=+."
     cells = "".join(mark * max(round(WIDTH * size / total), 1 if size else 0) for mark, (_, size) in zip(marks, parts, strict=False))
-    out = [f"one GPU: {gib(capacity.card_bytes)} = {gb(capacity.card_bytes)}", f"  [{cells[:WIDTH + 4]}]"]
+    out = [f"one GPU: {gib(capacity.card_bytes)} = {gb(capacity.card_bytes)}", f"  [{cells[: WIDTH + 4]}]"]
     for mark, (name, size) in zip(marks, parts, strict=False):
         out.append(f"   {mark} {name:<30} {gib(size):>12}   {100 * size / total:5.1f} %")
     return out
@@ -74,18 +97,31 @@ def _bar(capacity: Capacity) -> list[str]:
 def _answers(resolved: Resolved) -> list[str]:
     capacity = resolved.capacity
     out = ["what it means"]
-    out += _wrapped("  - ", f"device: {capacity.device_tokens:,} tokens ({gb(capacity.device_pool_bytes)} on each of {capacity.ranks} GPUs), longest accepted prompt {capacity.longest_prompt:,} tokens; host RAM changes neither")
+    out += _wrapped(
+        "  - ",
+        f"device: {capacity.device_tokens:,} tokens ({gb(capacity.device_pool_bytes)} on each of {capacity.ranks} GPUs), longest accepted prompt {capacity.longest_prompt:,} tokens; host RAM changes neither",
+    )
     if resolved.model.kind == "mla" and capacity.ranks > 1 and capacity.extra.get("attention_tp", 1) > 1:
         copies = capacity.extra["attention_tp"]
-        out += _wrapped("  - ", f"the latent KV of this model is the same on every rank of an attention group: {copies} x {gb(capacity.device_pool_bytes)} hold {capacity.device_tokens:,} distinct tokens; more TP adds none")
+        out += _wrapped(
+            "  - ",
+            f"the latent KV of this model is the same on every rank of an attention group: {copies} x {gb(capacity.device_pool_bytes)} hold {capacity.device_tokens:,} distinct tokens; more TP adds none",
+        )
     if capacity.host_tokens:
         reach = max(capacity.device_tokens, capacity.host_tokens)
         gain = reach - capacity.device_tokens
-        out += _wrapped("  - ", f"host: {capacity.host_tokens:,} tokens, {gb(capacity.host_bytes_per_rank)} per rank, {gb(capacity.host_bytes_total)} in total, and 10 GiB of RAM must stay free once; the tiers overlap (inclusive), so reach is the larger one: {reach:,} tokens, {gain:,} more than the device alone" + ("" if gain > capacity.page_size else ": a ratio of 1 buys nothing"))
+        out += _wrapped(
+            "  - ",
+            f"host: {capacity.host_tokens:,} tokens, {gb(capacity.host_bytes_per_rank)} per rank, {gb(capacity.host_bytes_total)} in total, and 10 GiB of RAM must stay free once; the tiers overlap (inclusive), so reach is the larger one: {reach:,} tokens, {gain:,} more than the device alone"
+            + ("" if gain > capacity.page_size else ": a ratio of 1 buys nothing"),
+        )
     largest = capacity.extra.get("largest_ratio")
     if largest is not None:
         out += _wrapped("  - ", f"largest ratio that fits this machine's RAM: {largest:.2f}")
-    out += _wrapped("  - ", f"at most {capacity.max_running_requests:,} requests at once; decode above batch {capacity.extra.get('cuda_graph_max_bs', '-')} runs without a CUDA graph (slower), it is not refused")
+    out += _wrapped(
+        "  - ",
+        f"at most {capacity.max_running_requests:,} requests at once; decode above batch {capacity.extra.get('cuda_graph_max_bs', '-')} runs without a CUDA graph (slower), it is not refused",
+    )
     even = break_even(resolved)
     if even:
         out += _wrapped("  - ", even["text"])
@@ -117,7 +153,14 @@ def break_even(resolved: Resolved) -> dict[str, Any] | None:
         f"break-even: recomputing {tokens:,} tokens takes {prefill_s:.3g} s, loading them back on all ranks at once {load_s:.3g} s: loading {verdict} "
         f"recomputing; the link needs {needed / 1e9:.3g} GB/s per GPU to break even and gives {have / 1e9:.3g} GB/s"
     )
-    return {"tokens": tokens, "recompute_s": prefill_s, "load_s": load_s, "break_even_bytes_per_s": needed, "link_bytes_per_s": have, "text": text}
+    return {
+        "tokens": tokens,
+        "recompute_s": prefill_s,
+        "load_s": load_s,
+        "break_even_bytes_per_s": needed,
+        "link_bytes_per_s": have,
+        "text": text,
+    }
 
 
 def _shown(value: float | int | str | None, unit: str) -> str:

@@ -1,0 +1,221 @@
+"""Which replica gets a request: one class per policy, registered under its name.
+
+Cache-aware: SGLang's router (sgl-router, cache_aware policy as documented): it keeps an approximate radix tree per worker of what it sent
+there; if the load is balanced it follows the longest match when that is at least ``cache_threshold`` of the prompt, else it picks the
+worker with the smallest tree; unbalanced (max - min > balance_abs and max > min x balance_rel) it picks the shortest queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from kvsim.content import Runs, common, cut
+from kvsim.errors import UnknownName
+from kvsim.rng import stream
+
+if TYPE_CHECKING:
+    from kvsim.workload.spec import RequestSpec
+
+Loads = Sequence[tuple[int, int]]
+
+
+class Router(Protocol):
+    """Picks a replica for each request; ``loads`` are the replicas' (running, waiting)."""
+
+    def pick(self, spec: RequestSpec, loads: Loads, now: int) -> int:
+        """Return the index of the replica."""
+
+
+ROUTERS: dict[str, Callable[[int, int], Router]] = {}
+
+
+def register(name: str) -> Callable[[Callable[[int, int], Router]], Callable[[int, int], Router]]:
+    """Register a router's class (built with replicas and seed) under a name."""
+
+    def keep(build: Callable[[int, int], Router]) -> Callable[[int, int], Router]:
+        ROUTERS[name] = build
+        return build
+
+    return keep
+
+
+def build_router(name: str, replicas: int, *, seed: int) -> Router:
+    """Return the router called ``name``. Raises UnknownName."""
+    if name not in ROUTERS:
+        raise UnknownName("router", name, ROUTERS)
+    return ROUTERS[name](replicas, seed)
+
+
+@register("round_robin")
+class RoundRobin:
+    """One after the other."""
+
+    def __init__(self, replicas: int, seed: int) -> None:
+        self._next, self._replicas = 0, replicas
+
+    def pick(self, spec: RequestSpec, loads: Loads, now: int) -> int:
+        """Return the next replica in turn."""
+        chosen = self._next
+        self._next = (chosen + 1) % self._replicas
+        return chosen
+
+
+@register("random")
+class Uniform:
+    """A seeded draw."""
+
+    def __init__(self, replicas: int, seed: int) -> None:
+        self._rng, self._replicas = stream(seed, "router"), replicas
+
+    def pick(self, spec: RequestSpec, loads: Loads, now: int) -> int:
+        """Return a random replica."""
+        return self._rng.randrange(self._replicas)
+
+
+@register("least_loaded")
+class LeastLoaded:
+    """Fewest requests in the system; the first of equals."""
+
+    def __init__(self, replicas: int, seed: int) -> None:
+        pass
+
+    def pick(self, spec: RequestSpec, loads: Loads, now: int) -> int:
+        """Return the replica with the fewest requests."""
+        totals = [running + waiting for running, waiting in loads]
+        return totals.index(min(totals))
+
+
+@register("power_of_two")
+class PowerOfTwo:
+    """The less loaded of two random ones."""
+
+    def __init__(self, replicas: int, seed: int) -> None:
+        self._rng = stream(seed, "router")
+
+    def pick(self, spec: RequestSpec, loads: Loads, now: int) -> int:
+        """Return the less loaded of two draws."""
+        if len(loads) < 2:
+            return 0
+        a, b = self._rng.sample(range(len(loads)), 2)
+        return a if sum(loads[a]) <= sum(loads[b]) else b
+
+
+@register("sticky")
+class Sticky:
+    """A session stays where its first turn went (round robin); requests without a session go round robin."""
+
+    def __init__(self, replicas: int, seed: int) -> None:
+        self._fallback = RoundRobin(replicas, seed)
+        self._home: dict[str, int] = {}
+
+    def pick(self, spec: RequestSpec, loads: Loads, now: int) -> int:
+        """Return the session's replica."""
+        if spec.session is None:
+            return self._fallback.pick(spec, loads, now)
+        if spec.session not in self._home:
+            self._home[spec.session] = self._fallback.pick(spec, loads, now)
+        return self._home[spec.session]
+
+
+class _Branch:
+    __slots__ = ("children", "key", "size", "stamp")
+
+    def __init__(self, key: Runs, size: int, stamp: int) -> None:
+        self.key, self.size, self.stamp = key, size, stamp
+        self.children: dict[int, _Branch] = {}
+
+
+class ApproximateTree:
+    """What one replica was sent: a radix tree without residences, cut to ``limit`` tokens by dropping least recent leaves."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.size, self._stamp = limit, 0, 0
+        self._roots: dict[str, _Branch] = {}
+
+    def match(self, text: Runs, namespace: str) -> int:
+        """Return the tokens of the longest known prefix."""
+        node, matched = self._roots.get(namespace), 0
+        while node is not None and text:
+            child = node.children.get(text[0][0])
+            if child is None:
+                break
+            same = common(child.key, text)
+            matched += same
+            if same < child.size:
+                break
+            text = cut(text, same, 1 << 62)
+            node = child
+        return matched
+
+    def insert(self, text: Runs, namespace: str) -> None:
+        """Note that ``text`` was sent."""
+        self._stamp += 1
+        node = self._roots.setdefault(namespace, _Branch((), 0, 0))
+        while text:
+            child = node.children.get(text[0][0])
+            if child is None:
+                size = sum(count for _, count in text)
+                node.children[text[0][0]] = _Branch(text, size, self._stamp)
+                self.size += size
+                break
+            child.stamp = self._stamp
+            same = common(child.key, text)
+            if same < child.size:
+                child = self._split(node, child, same)
+            text = cut(text, same, 1 << 62)
+            node = child
+        if self.size > self.limit:
+            self._shrink()
+
+    def _split(self, parent: _Branch, child: _Branch, at: int) -> _Branch:
+        upper = _Branch(cut(child.key, 0, at), at, child.stamp)
+        child.key, child.size = cut(child.key, at, child.size), child.size - at
+        upper.children[child.key[0][0]] = child
+        parent.children[upper.key[0][0]] = upper
+        return upper
+
+    def _shrink(self) -> None:
+        """Drop least recently used leaves until a tenth of the limit is free."""
+        leaves: list[tuple[int, _Branch, _Branch]] = []
+        stack = list(self._roots.values())
+        while stack:
+            node = stack.pop()
+            for child in node.children.values():
+                (stack.append(child) if child.children else leaves.append((child.stamp, node, child)))
+        leaves.sort(key=lambda leaf: leaf[0])
+        for _, parent, leaf in leaves:
+            if self.size <= 0.9 * self.limit:
+                return
+            del parent.children[leaf.key[0][0]]
+            self.size -= leaf.size
+
+
+@register("cache_aware")
+class CacheAware:
+    """Longest approximate match while the load is balanced, else the shortest queue."""
+
+    cache_threshold = 0.5
+    balance_abs = 32
+    balance_rel = 1.0001
+    max_tree_tokens = 1 << 24
+
+    def __init__(self, replicas: int, seed: int) -> None:
+        self._trees = [ApproximateTree(self.max_tree_tokens) for _ in range(replicas)]
+
+    def pick(self, spec: RequestSpec, loads: Loads, now: int) -> int:
+        """Return the replica, and remember what it was sent."""
+        totals = [running + waiting for running, waiting in loads]
+        low, high = min(totals), max(totals)
+        if high - low > self.balance_abs and high > low * self.balance_rel:
+            chosen = totals.index(low)
+        else:
+            matches = [tree.match(spec.prompt, spec.namespace) for tree in self._trees]
+            best = max(matches)
+            if best >= self.cache_threshold * spec.prompt_tokens:
+                chosen = matches.index(best)
+            else:
+                sizes = [tree.size for tree in self._trees]
+                chosen = sizes.index(min(sizes))
+        self._trees[chosen].insert(spec.prompt, spec.namespace)
+        return chosen
