@@ -91,3 +91,15 @@ def test_a_file_that_is_no_table_is_a_clear_error(tmp_path: Path, content: bytes
     path.write_bytes(content)
     with pytest.raises(TraceError):
         read_steps(path)
+
+
+def test_a_run_that_leaves_the_table_says_so_in_its_manifest(tmp_path: Path) -> None:
+    from kvsim.config.load import load
+    from kvsim.config.resolve import resolve
+    from kvsim.sim.simulate import simulate
+
+    path = tmp_path / "steps.csv"
+    path.write_text(TABLE)
+    overrides = ["workload.requests=5", "workload.prompt_tokens=3000", f"costs={{kind: table, file: {path}, outside: extend}}"]
+    recording = simulate(resolve(load("toy", overrides)))
+    assert "outside the measured table" in recording.manifest["notes"][0]

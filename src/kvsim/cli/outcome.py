@@ -34,6 +34,8 @@ def finish_run(
         recording = simulate(resolved, progress=progress, **({"observer": observer} if observer else {}))
     finally:
         progress.close()
+    for remark in recording.manifest.get("notes", ()):
+        note(f"note: {remark}")
     summary = summarise(recording)
     if observer is not None:
         summary["misses"] = observer.summary()

@@ -38,7 +38,7 @@ class EngineShape:
     """What of the engine costs time. ``family``: sglang or vllm; ``kernels``: version of the decode kernels (0.5.14,
     0.5.10).
 
-    ``kv_element_bytes``: 2 (bf16) or 1 (fp8). ``allreduce``: a preset's name. ``graph_sizes``: captured decode batches.
+    ``kv_element_bytes``: 2 (bf16), 1 (fp8). ``allreduce``: a preset's name. ``graph_sizes``: captured decode batches.
     ``routing_dispersion``: 1.0 by default; public benchmark runs with similar prompts fit 0.5-0.75, even routing is
     infinity.
     """
@@ -48,7 +48,7 @@ class EngineShape:
     family: str = "sglang"
     backend: str = "flashinfer"
     kernels: str = "0.5.14"
-    kv_element_bytes: int = 2
+    kv_element_bytes: float = 2.0
     allreduce: str = "nccl_tuned"
     graph_sizes: tuple[int, ...] = ()
     routing_dispersion: float = 1.0
@@ -110,9 +110,7 @@ def _gemm(shape: ModelShape, engine: EngineShape, kernels: Kernels) -> Gemm:
     params, per_token = attention + rest, attention + rest * engine.dp
     fit = kernels.gemm_fp8 if shape.dense_bytes == 1.0 and kernels.gemm_fp8 else kernels.gemm
     per_layer = 8.0 if shape.kind == MLA else 3.0 if shape.experts else 4.0
-    return Gemm(
-        params * shape.dense_bytes, 2.0 * per_token, shape.layers * per_layer, fit.t0, fit.flops_eff, fit.bw_eff, fit.p
-    )
+    return Gemm(params * shape.dense_bytes, 2.0 * per_token, shape.layers * per_layer, fit.t0, fit.flops_eff, fit.bw_eff, fit.p)
 
 
 def _moe(shape: ModelShape, engine: EngineShape, kernels: Kernels) -> Moe | None:
@@ -153,9 +151,7 @@ def _prefill(card: Card, shape: ModelShape, engine: EngineShape, kernels: Kernel
     if shape.kind != MLA:
         fit = kernels.gqa_prefill_triton if engine.backend == "triton" else kernels.gqa_prefill
         near = card.l2_bytes / (shape.kv_values(engine.attention_tp) * engine.kv_element_bytes)
-        return PrefillAttention(
-            layers, replace(_kernel(fit, 4.0 * shape.head_dim * heads), near_tokens=near, far_factor=fit.far_factor)
-        )
+        return PrefillAttention(layers, replace(_kernel(fit, 4.0 * shape.head_dim * heads), near_tokens=near, far_factor=fit.far_factor))
     plain = _kernel(
         kernels.mla_plain,
         2.0 * heads * (shape.nope + shape.rope + shape.v_dim),
@@ -191,10 +187,7 @@ def _stand_ins(shape: ModelShape, engine: EngineShape, kernels: Kernels) -> tupl
     if engine.kernels == "0.5.10" and shape.kind == MLA and kernels.mla_decode_old is None:
         notes.append("decode kernels of SGLang 0.5.10 were measured on RTX PRO 6000 only: those of 0.5.14 stand in")
     if engine.ep > 1:
-        notes.append(
-            "expert parallelism: even routing, the fullest rank's "
-            "expected load; all-to-all as the all-reduces it replaces"
-        )
+        notes.append("expert parallelism: even routing, the fullest rank's expected load; all-to-all as the all-reduces it replaces")
     if engine.dp > 1:
         notes.append("DP attention: every group is taken to have this one's tokens; gathering costs as an all-reduce")
     if shape.full_attention_layers < shape.layers:
@@ -239,7 +232,5 @@ def known_constants(inputs: AnalyticInputs) -> list[str]:
     for component in ("gemm", "moe", "decode", "overheads", "head"):
         part = getattr(inputs, component)
         if part is not None:
-            names += [
-                f"{component}.{field}" for field in part.__dataclass_fields__ if isinstance(getattr(part, field), float)
-            ]
+            names += [f"{component}.{field}" for field in part.__dataclass_fields__ if isinstance(getattr(part, field), float)]
     return names

@@ -51,11 +51,7 @@ class EstimatedTime(PiecewiseDecode):
 
     def notes(self) -> list[str]:
         """Return the estimator's known errors, and how often its grid was left."""
-        left = (
-            [f"aiconfigurator: {self.beyond} steps lie beyond its grid and were extended linearly"]
-            if self.beyond
-            else []
-        )
+        left = [f"aiconfigurator: {self.beyond} steps lie beyond its grid and were extended linearly"] if self.beyond else []
         return [*self._notes, *left]
 
     def _decode_ms(self, batch: int, context: int) -> float:
@@ -118,24 +114,16 @@ def _bilinear(of: Callable[[int, int], float], xs: tuple[int, ...], ys: tuple[in
 
 def known_errors(model: str, backend: str, architecture: str) -> tuple[str, ...]:
     """Return warnings about figures of aiconfigurator-core 0.12.0 that public measurements contradict."""
-    notes = [
-        "aiconfigurator-core 0.12.0: decode tables of 4 sequences or fewer are warm in the L2 cache, hence optimistic"
-    ]
+    notes = ["aiconfigurator-core 0.12.0: decode tables of 4 sequences or fewer are warm in the L2 cache, hence optimistic"]
     if "kimi" in model.lower() and backend == "sglang":
-        notes.append(
-            "aiconfigurator-core 0.12.0 looks MLA kernels of SGLang up "
-            "with 128 / tp heads: twice Kimi's attention in prefill"
-        )
+        notes.append("aiconfigurator-core 0.12.0 looks MLA kernels of SGLang up with 128 / tp heads: twice Kimi's attention in prefill")
         if architecture in {"blackwell_pro", "ada"}:
             notes.append(
                 "aiconfigurator-core 0.12.0: cached prefixes use the absorbed "
                 "Triton kernel on this card (5 to 9 times slower than flashinfer)"
             )
     if architecture == "blackwell_pro":
-        notes.append(
-            "aiconfigurator-core 0.12.0: its host's all-reduce reaches "
-            "24.6 GB/s bus bandwidth; tuned hosts reach 38 to 46 GB/s"
-        )
+        notes.append("aiconfigurator-core 0.12.0: its host's all-reduce reaches 24.6 GB/s bus bandwidth; tuned hosts reach 38 to 46 GB/s")
     return tuple(notes)
 
 
@@ -148,16 +136,13 @@ def estimator_of(resolved: Resolved) -> EstimatedTime:
     costs = resolved.scenario.costs
     if costs.system is None or costs.model is None:
         raise ConfigError(
-            "costs.system and costs.model are needed: aiconfigurator's "
-            "own names, e.g. rtx_pro_6000_server and moonshotai/Kimi-K2.5"
+            "costs.system and costs.model are needed: aiconfigurator's own names, e.g. rtx_pro_6000_server and moonshotai/Kimi-K2.5"
         )
     from kvsim.cost.resolve import engine_shape, model_shape
 
     engine, shape = engine_shape(resolved), model_shape(resolved)
     handle = _compile(EngineHandle, costs, engine.tp, engine.ep, bool(shape.experts))
-    return EstimatedTime(
-        handle, shape.layers, known_errors(costs.model, costs.backend, resolved.hardware.card.architecture)
-    )
+    return EstimatedTime(handle, shape.layers, known_errors(costs.model, costs.backend, resolved.hardware.card.architecture))
 
 
 def _compile(handle: Any, costs: Any, tp: int, ep: int, moe: bool) -> Any:
@@ -174,6 +159,5 @@ def _compile(handle: Any, costs: Any, tp: int, ep: int, moe: bool) -> Any:
         )
     except Exception as error:  # the library raises many kinds for "no such table"
         raise ConfigError(
-            f"costs: aiconfigurator has no data for {costs.model} on "
-            f"{costs.system} with {costs.backend}, tp {tp}: {error}"
+            f"costs: aiconfigurator has no data for {costs.model} on {costs.system} with {costs.backend}, tp {tp}: {error}"
         ) from error

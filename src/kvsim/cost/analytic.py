@@ -96,9 +96,7 @@ class AnalyticTime(PiecewiseDecode):
         moe = self.inputs.moe
         if moe is None:
             return 0.0
-        return float(
-            moe.experts * (1.0 - (1.0 + tokens * moe.top_k / (moe.experts * moe.dispersion)) ** -moe.dispersion)
-        )
+        return float(moe.experts * (1.0 - (1.0 + tokens * moe.top_k / (moe.experts * moe.dispersion)) ** -moe.dispersion))
 
     def moe_s(self, tokens: int) -> float:
         """Return the time of the routed experts."""
@@ -140,9 +138,7 @@ class AnalyticTime(PiecewiseDecode):
         if kernel.far_factor != 1.0:
             pairs += (kernel.far_factor - 1.0) * max(0.0, pairs - new_tokens * kernel.near_tokens)
         up = cached_tokens * kernel.up_flop / self._gemm_rate
-        return self.inputs.prefill.layers * (
-            kernel.t0 + new_tokens * kernel.per_token + pairs * kernel.pair_flop / kernel.rate + up
-        )
+        return self.inputs.prefill.layers * (kernel.t0 + new_tokens * kernel.per_token + pairs * kernel.pair_flop / kernel.rate + up)
 
     def allreduce_s(self, tokens: int) -> float:
         """Return the time of the tensor-parallel all-reduces."""
@@ -177,14 +173,7 @@ class AnalyticTime(PiecewiseDecode):
         mean."""
         size = self.padded(batch)
         attention = self.decode_attention_s(size, sum_context, sum_context / batch)
-        time = (
-            self.gemm_s(size)
-            + self.moe_s(size)
-            + self.allreduce_s(size)
-            + self.overhead_s(size)
-            + self.head_s(size)
-            + attention
-        )
+        time = self.gemm_s(size) + self.moe_s(size) + self.allreduce_s(size) + self.overhead_s(size) + self.head_s(size) + attention
         if self.is_eager(batch):
             time = max(time, self.inputs.overheads.eager_floor)
         return time * self._scale

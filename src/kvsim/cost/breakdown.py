@@ -44,14 +44,10 @@ def parse_step(text: str) -> StepShape:
     for word in text.replace(",", " ").split():
         name, eq, value = word.partition("=")
         if not eq or name not in {"prefill", "cached", "decode"}:
-            raise ConfigError(
-                f"--step: '{word}' is not understood; write e.g. \"prefill=8192 cached=100k decode=32x16k\""
-            )
+            raise ConfigError(f"--step: '{word}' is not understood; write e.g. \"prefill=8192 cached=100k decode=32x16k\"")
         values[name] = value
     batch, _, context = values.get("decode", "0x0").lower().partition("x")
-    step = StepShape(
-        _count(values.get("prefill", "0")), _count(values.get("cached", "0")), _count(batch), _count(context or "0")
-    )
+    step = StepShape(_count(values.get("prefill", "0")), _count(values.get("cached", "0")), _count(batch), _count(context or "0"))
     if not step.new_tokens and not step.decode_batch:
         raise ConfigError("--step: give prefill=TOKENS, decode=BATCHxCONTEXT, or both")
     if step.cached_tokens and not step.new_tokens:
@@ -76,17 +72,11 @@ def breakdown(time: AnalyticTime, step: StepShape) -> list[Row]:
         (
             "head",
             time.head_s(heads),
-            "memory"
-            if time.inputs.head.flops_per_sequence * heads < time.inputs.head.weight_bytes * 100
-            else "compute",
+            "memory" if time.inputs.head.flops_per_sequence * heads < time.inputs.head.weight_bytes * 100 else "compute",
         ),
     ]
     total = sum(seconds for _, seconds, _ in parts)
-    rows = [
-        Row(name, seconds * 1e3 * time.inputs.scale, seconds / total, bound)
-        for name, seconds, bound in parts
-        if seconds > 0
-    ]
+    rows = [Row(name, seconds * 1e3 * time.inputs.scale, seconds / total, bound) for name, seconds, bound in parts if seconds > 0]
     floor = time.inputs.overheads.eager_floor
     if (step.new_tokens or time.is_eager(step.decode_batch)) and floor > total:
         rows.append(
@@ -111,9 +101,7 @@ def _moe_bound(time: AnalyticTime, tokens: int) -> str:
         return ""
     hit = time.experts_hit(tokens)
     compute = (tokens * moe.top_k + moe.pad_tokens * hit) * moe.flops_per_routed_token / (card.flops * moe.flops_eff)
-    return max(
-        (moe.t0, "launch"), (compute, "compute"), (hit * moe.expert_bytes / (card.mem_bw * moe.bw_eff), "memory")
-    )[1]
+    return max((moe.t0, "launch"), (compute, "compute"), (hit * moe.expert_bytes / (card.mem_bw * moe.bw_eff), "memory"))[1]
 
 
 def _wire_bound(time: AnalyticTime, tokens: int) -> bool:

@@ -46,9 +46,7 @@ def build_links(resolved: Resolved) -> Links:
     links, capacity = resolved.scenario.links, resolved.capacity
     if links.kind == "constant":
         bytes_per_token = capacity.kv_bytes_per_token
-        mode = CopyMode(
-            (bytes_per_token, bytes_per_token), setup_ps=round(links.latency * 1e12), layerwise=links.layerwise_overlap
-        )
+        mode = CopyMode((bytes_per_token, bytes_per_token), setup_ps=round(links.latency * 1e12), layerwise=links.layerwise_overlap)
         return Links(Topology(1, links.h2d, links.d2h, (links.duplex, links.duplex)), mode)
     from kvsim.cost.resolve import topology_links
 

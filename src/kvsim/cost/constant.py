@@ -32,15 +32,8 @@ class Rates:
 
     def __post_init__(self) -> None:
         values = [getattr(self, name) for name in self.__dataclass_fields__]
-        if (
-            not all(isfinite(value) and value >= 0 for value in values)
-            or not self.prefill_tokens_per_s > 0
-            or self.expert_share > 1
-        ):
-            raise ConfigError(
-                "costs: the prefill rate must be positive, times not "
-                f"negative and the expert share at most 1, got {self}"
-            )
+        if not all(isfinite(value) and value >= 0 for value in values) or not self.prefill_tokens_per_s > 0 or self.expert_share > 1:
+            raise ConfigError(f"costs: the prefill rate must be positive, times not negative and the expert share at most 1, got {self}")
 
 
 class ConstantTime(PiecewiseDecode):
@@ -76,9 +69,7 @@ class ConstantTime(PiecewiseDecode):
             time += pairs2 * pair2.numerator // pair2.denominator
         if not decode_batch:
             return time + self._step_ps
-        return (
-            time + max(self._step_ps, self._decode_ps) + self._batch_ps(decode_batch) + self._context_ps * sum_context
-        )
+        return time + max(self._step_ps, self._decode_ps) + self._batch_ps(decode_batch) + self._context_ps * sum_context
 
     def _batch_ps(self, batch: int) -> int:
         time = self._sequence_ps * batch

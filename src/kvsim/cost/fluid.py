@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 
-def max_min_rates(
-    flows: Sequence[Sequence[str]], capacity: Mapping[str, float], caps: Sequence[float | None]
-) -> list[int]:
+def max_min_rates(flows: Sequence[Sequence[str]], capacity: Mapping[str, float], caps: Sequence[float | None]) -> list[int]:
     """Return the max-min fair rate of each flow, in whole B/s (rounded down, so no capacity is ever exceeded).
 
     ``flows[i]``: names of the resources flow i crosses; ``capacity``: B/s of each; ``caps[i]``: a limit of flow i

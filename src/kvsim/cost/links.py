@@ -252,9 +252,7 @@ class Links:
 
     def _rates(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the B/s of each class of GPUs, per direction, in the present state."""
-        busy = tuple(
-            tuple(i for i, left in enumerate(lane[3]) if left > 0) if lane[1] == FLOW else () for lane in self._lanes
-        )
+        busy = tuple(tuple(i for i, left in enumerate(lane[3]) if left > 0) if lane[1] == FLOW else () for lane in self._lanes)
         key = (busy[0], busy[1])
         known = self._rate_of.get(key)
         if known is None:
@@ -276,9 +274,7 @@ class Links:
             return inf
         if phase != FLOW:
             return until
-        return self._time + min(
-            (-(-work // rate) for work, rate in zip(left, rates, strict=True) if work > 0), default=0
-        )
+        return self._time + min((-(-work // rate) for work, rate in zip(left, rates, strict=True) if work > 0), default=0)
 
     def _next(self) -> None:
         """Move to the next event: a phase of a copy ends."""

@@ -54,9 +54,7 @@ def model_shape(resolved: Resolved) -> ModelShape:
     """Return the model's dimensions from its config.json."""
     config = getattr(resolved.model, "config", resolved.model)
     if not isinstance(config, Mapping):
-        raise ConfigError(
-            "model: the step-time model needs the model's config.json; use costs: {kind: constant} without it"
-        )
+        raise ConfigError("model: the step-time model needs the model's config.json; use costs: {kind: constant} without it")
     shape = shape_of(config)
     full = getattr(resolved.model, "kv_layers", 0)
     return replace(shape, full_attention_layers=full) if full else shape
@@ -75,12 +73,17 @@ def engine_shape(resolved: Resolved) -> EngineShape:
         family=resolved.family,
         backend=attention_backend(resolved)[0],
         kernels=getattr(costs, "decode_kernels", "0.5.14"),
-        kv_element_bytes=1 if "fp8" in engine.kv_cache_dtype else 2,
+        kv_element_bytes=_kv_bytes(engine.kv_cache_dtype),
         allreduce=getattr(costs, "allreduce", None) or resolved.hardware.allreduce,
         graph_sizes=vllm_graphs(resolved) if vllm else sglang_graphs(resolved, tp),
         routing_dispersion=getattr(costs, "routing_dispersion", 1.0),
         dp=extra.get("dp", 1),
     )
+
+
+def _kv_bytes(dtype: str) -> float:
+    """Return bytes per KV element; four-bit types have a scale of one byte per 16 elements."""
+    return 1.0 if "fp8" in dtype else 0.5625 if "fp4" in dtype else 2.0
 
 
 def attention_backend(resolved: Resolved) -> tuple[str, str]:
@@ -94,8 +97,7 @@ def attention_backend(resolved: Resolved) -> tuple[str, str]:
     if given is None:
         return (
             default,
-            f"attention backend: {default} (not given; with triton, SGLang's "
-            "own choice for MLA on SM120, long prefixes cost 5x as much)",
+            f"attention backend: {default} (not given; with triton, SGLang's own choice for MLA on SM120, long prefixes cost 5x as much)",
         )
     return default, f"attention backend {given} has no coefficients: those of {default} stand in"
 
@@ -145,8 +147,7 @@ def speculation_of(resolved: Resolved) -> Speculation | None:
     if getattr(engine, "speculative_algorithm", None) is None:
         if block is not None:
             raise ConfigError(
-                "speculation: the engine does not speculate; set "
-                "engine.speculative_algorithm (EAGLE, NEXTN, ...) or drop the block"
+                "speculation: the engine does not speculate; set engine.speculative_algorithm (EAGLE, NEXTN, ...) or drop the block"
             )
         return None
     steps = engine.speculative_num_steps or 3
@@ -242,11 +243,7 @@ def _mode(resolved: Resolved, name: str, layout: Layout) -> CopyMode:
 def _one_host_copy(resolved: Resolved) -> bool:
     """Tell whether all ranks share one host copy of a replicated latent: each then stores its share and reads all."""
     hicache = getattr(resolved.scenario.engine, "hicache", None)
-    return (
-        getattr(hicache, "host_copies", "per_rank") == "shared"
-        and resolved.capacity.ranks > 1
-        and model_shape(resolved).kind == MLA
-    )
+    return getattr(hicache, "host_copies", "per_rank") == "shared" and resolved.capacity.ranks > 1 and model_shape(resolved).kind == MLA
 
 
 def shared_limits(hardware: Any, ranks: int, topology: str, *, one_copy: bool = False) -> tuple[Shared, ...]:
@@ -283,13 +280,8 @@ def cost_notes(resolved: Resolved) -> list[str]:
         notes += [note for note in (attention_backend(resolved)[1],) if note]
         notes += analytic_inputs_of(resolved).notes
     block = resolved.scenario.speculation
-    if speculation_of(resolved) is not None and (
-        block is None or (block.accept_length is None and block.accept_rates is None)
-    ):
-        notes.append(
-            f"speculation: {ASSUMED_ACCEPTANCE:.0%} of drafted tokens "
-            "accepted (assumption: public Kimi-K2.6 runs with MTP 3)"
-        )
+    if speculation_of(resolved) is not None and (block is None or (block.accept_length is None and block.accept_rates is None)):
+        notes.append(f"speculation: {ASSUMED_ACCEPTANCE:.0%} of drafted tokens accepted (assumption: public Kimi-K2.6 runs with MTP 3)")
     overlap = "layer by layer" if links.layerwise_overlap else "load, then compute"
     mode = "constant rate" if links.kind == "constant" else f"{copy_mode(resolved)} copies"
     notes.append(f"loads: {mode}, {overlap}")

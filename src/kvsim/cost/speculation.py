@@ -39,9 +39,7 @@ def rates_for_mean(mean: float, steps: int) -> tuple[float, ...]:
     """Return equal acceptance rates per position that give ``mean`` tokens per step: 1 + r + r^2 + .. + r^steps =
     mean."""
     if not 1.0 <= mean <= steps + 1:
-        raise ConfigError(
-            f"speculation: a mean of {mean} tokens per step is impossible with {steps} draft steps (1 to {steps + 1})"
-        )
+        raise ConfigError(f"speculation: a mean of {mean} tokens per step is impossible with {steps} draft steps (1 to {steps + 1})")
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -71,9 +69,7 @@ class Speculation:
         if self.steps < 1 or self.topk < 1 or self.draft_tokens < 2:
             raise ConfigError("speculation: steps and topk must be at least 1 and draft_tokens at least 2")
         if len(self.rates) != self.steps or not all(0.0 <= rate <= 1.0 for rate in self.rates):
-            raise ConfigError(
-                f"speculation: {self.steps} acceptance rates between 0 and 1 are needed, got {list(self.rates)}"
-            )
+            raise ConfigError(f"speculation: {self.steps} acceptance rates between 0 and 1 are needed, got {list(self.rates)}")
 
     def active(self, batch: int) -> bool:
         """Tell whether a decode batch of this size speculates."""
@@ -155,9 +151,7 @@ class SpeculativeTime(PiecewiseDecode):
         max_context: int,
     ) -> int:
         """Return the target's prefill time and the draft layers' share of it."""
-        target = self.base.prefill_ps(
-            new_tokens, pairs2, cached_tokens, prefills, decode_batch, sum_context, max_context
-        )
+        target = self.base.prefill_ps(new_tokens, pairs2, cached_tokens, prefills, decode_batch, sum_context, max_context)
         return target + int(target * self._share)
 
     def verify_s(self, batch: int, sum_context: float) -> float:
@@ -167,12 +161,7 @@ class SpeculativeTime(PiecewiseDecode):
         reads = 1.0 + EXTRA_QUERY * (self.speculation.draft_tokens - 1)
         attention = base.decode_attention_s(size, sum_context * reads, sum_context / batch * reads)
         return (
-            base.gemm_s(tokens)
-            + base.moe_s(tokens)
-            + base.allreduce_s(tokens)
-            + base.overhead_s(tokens)
-            + base.head_s(tokens)
-            + attention
+            base.gemm_s(tokens) + base.moe_s(tokens) + base.allreduce_s(tokens) + base.overhead_s(tokens) + base.head_s(tokens) + attention
         )
 
     def draft_s(self, batch: int, sum_context: float) -> float:
@@ -199,6 +188,4 @@ class SpeculativeTime(PiecewiseDecode):
         if not self.speculation.active(batch):
             return self.base._curve(batch)
         kink = round(self.base.inputs.decode.c1 * batch / (1.0 + EXTRA_QUERY * (self.speculation.draft_tokens - 1)))
-        return straight_pieces(
-            lambda context: self.decode_s(batch, context), batch, (kink, round(self.base.inputs.decode.c1 * batch))
-        )
+        return straight_pieces(lambda context: self.decode_s(batch, context), batch, (kink, round(self.base.inputs.decode.c1 * batch)))

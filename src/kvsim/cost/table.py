@@ -50,9 +50,7 @@ def steps_of(lines: Iterable[Sequence[str]], source: str) -> Steps:
     header = [name.strip() for name in next(rows, [])]
     missing = [name for name in COLUMNS if name not in header]
     if missing:
-        raise TraceError(
-            source, 1, f"columns {', '.join(missing)} are missing; a table of steps has {','.join(COLUMNS)}"
-        )
+        raise TraceError(source, 1, f"columns {', '.join(missing)} are missing; a table of steps has {','.join(COLUMNS)}")
     decode: dict[int, dict[int, list[int]]] = {}
     prefill: dict[int, dict[int, list[int]]] = {}
     for number, cells in enumerate(rows, start=2):
@@ -83,9 +81,7 @@ def _take(
     elif kind == "prefill":
         new, cached = (int(_number(row, name, source, number)) for name in ("new_tokens", "cached_tokens"))
         if new < 1 or cached < 0:
-            raise TraceError(
-                source, number, f"prefill needs new_tokens >= 1 and cached_tokens >= 0, got {new} and {cached}"
-            )
+            raise TraceError(source, number, f"prefill needs new_tokens >= 1 and cached_tokens >= 0, got {new} and {cached}")
         prefill.setdefault(new, {}).setdefault(cached, []).append(round(latency * PS_PER_MS))
     else:
         raise TraceError(source, number, f"kind is {kind!r}; allowed: decode, prefill")
@@ -139,11 +135,7 @@ class TableTime(PiecewiseDecode):
 
     def notes(self) -> list[str]:
         """Return what a reader must know: raised measurements, and how often the table was left."""
-        left = (
-            [f"{self.extended} step shapes lie outside the measured table and were extended linearly"]
-            if self.extended
-            else []
-        )
+        left = [f"{self.extended} step shapes lie outside the measured table and were extended linearly"] if self.extended else []
         return [*self.steps.notes, *left]
 
     def prefill_ps(
@@ -158,17 +150,11 @@ class TableTime(PiecewiseDecode):
     ) -> int:
         """Return the time of a step that computes prompt tokens."""
         if not self._news:
-            raise Infeasible(
-                f"{self.steps.source}: no prefill step was measured, but one is needed ({new_tokens} tokens)"
-            )
+            raise Infeasible(f"{self.steps.source}: no prefill step was measured, but one is needed ({new_tokens} tokens)")
         cached = max(0, (pairs2 // new_tokens - new_tokens - 1) // 2) if new_tokens else cached_tokens
         low, high = self._neighbours(self._news, new_tokens, "new_tokens")
         below = self._on_line(self.steps.prefill[low], cached, f"prefill of {low} tokens", "cached_tokens")
-        above = (
-            below
-            if low == high
-            else self._on_line(self.steps.prefill[high], cached, f"prefill of {high} tokens", "cached_tokens")
-        )
+        above = below if low == high else self._on_line(self.steps.prefill[high], cached, f"prefill of {high} tokens", "cached_tokens")
         time = below if low == high else below + (above - below) * (new_tokens - low) // (high - low)
         return max(1, time) + (self.decode_ps(decode_batch, sum_context) if decode_batch else 0)
 
@@ -182,9 +168,7 @@ class TableTime(PiecewiseDecode):
             below, above = (_straight(self.steps.decode[b], mean) for b in (low, high))
             values.append(max(1, below if low == high else below + (above - below) * (batch - low) // (high - low)))
         starts = [mean * batch for mean in positions]
-        slopes = [
-            max(0, v1 - v0) // (s1 - s0) for s0, s1, v0, v1 in zip(starts, starts[1:], values, values[1:], strict=False)
-        ]
+        slopes = [max(0, v1 - v0) // (s1 - s0) for s0, s1, v0, v1 in zip(starts, starts[1:], values, values[1:], strict=False)]
         slopes.append(slopes[-1] if slopes else 0)
         return _from_zero(starts, values, slopes)
 
@@ -245,8 +229,4 @@ def _from_zero(starts: list[int], values: list[int], slopes: list[int]) -> Curve
     if starts[0] == 0:
         return starts, values, slopes
     first = values[0] - slopes[0] * starts[0]
-    return (
-        ([0, *starts], [first, *values], [slopes[0], *slopes])
-        if first > 0
-        else ([0, *starts], [values[0], *values], [0, *slopes])
-    )
+    return ([0, *starts], [first, *values], [slopes[0], *slopes]) if first > 0 else ([0, *starts], [values[0], *values], [0, *slopes])

@@ -63,18 +63,14 @@ class Topology:
     duplex: tuple[float, float] = (1.0, 1.0)
     shared: tuple[Shared, ...] = ()
     mode_caps: tuple[float | None, float | None] = (None, None)
-    _rates: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[list[int], list[int]]] = field(
-        default_factory=dict, compare=False
-    )
+    _rates: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[list[int], list[int]]] = field(default_factory=dict, compare=False)
 
     def classes(self) -> list[list[int]]:
         """Return the GPUs in groups that a load on all of them cannot tell apart (same chain of equally crowded
         limits)."""
         groups: dict[tuple[object, ...], list[int]] = {}
         for gpu in range(self.gpus):
-            crossed = tuple(
-                (s.bw, s.both_ways, len(s.gpus), _crowd(s, self.shared)) for s in self.shared if gpu in s.gpus
-            )
+            crossed = tuple((s.bw, s.both_ways, len(s.gpus), _crowd(s, self.shared)) for s in self.shared if gpu in s.gpus)
             groups.setdefault(crossed, []).append(gpu)
         return list(groups.values())
 

@@ -112,6 +112,9 @@ class Machine:
         unsent = sum(1 for _ in self.client.unsent())
         recording.events = self.events
         recording.manifest.update(end_ps=end, unsent=unsent, sent=self.source.sent, events=self.events)
+        said = [text for engine in self.engines for text in getattr(engine.time, "notes", list)()]
+        if said:
+            recording.manifest["notes"] = list(dict.fromkeys(said))
         describe = getattr(self.client, "describe", None)
         if describe is not None:
             recording.manifest["client"] = describe()
