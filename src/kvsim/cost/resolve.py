@@ -282,6 +282,8 @@ def cost_notes(resolved: Resolved) -> list[str]:
     block = resolved.scenario.speculation
     if speculation_of(resolved) is not None and (block is None or (block.accept_length is None and block.accept_rates is None)):
         notes.append(f"speculation: {ASSUMED_ACCEPTANCE:.0%} of drafted tokens accepted (assumption: public Kimi-K2.6 runs with MTP 3)")
+    if speculation_of(resolved) is not None:
+        notes.append("speculation: decode steps are simulated one by one while drafts are on")
     overlap = "layer by layer" if links.layerwise_overlap else "load, then compute"
     mode = "constant rate" if links.kind == "constant" else f"{copy_mode(resolved)} copies"
     notes.append(f"loads: {mode}, {overlap}")

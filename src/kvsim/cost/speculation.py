@@ -13,7 +13,7 @@ sequences steps are plain ones and runs are closed form again. Per step and sequ
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -114,8 +114,7 @@ class Draws:
 
     def next(self) -> int:
         """Return how many tokens the request's next verify step yields."""
-        u = self._random.random()
-        return 1 + bisect_left(self._below, u) if u > 0.0 else 1
+        return 1 + bisect_right(self._below, self._random.random())
 
 
 def steps_needed(speculation: Speculation, request_id: str, tokens: int) -> int:
