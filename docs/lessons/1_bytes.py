@@ -1,7 +1,5 @@
 """Lesson 1. Where do the bytes go? Run with `marimo run docs/lessons/1_bytes.py`, or as a script."""
 
-# ruff: noqa: B018, E501, N803
-
 import marimo
 
 __generated_with = "0.25.2"
@@ -62,10 +60,7 @@ def _(lesson, memory_figures, mo, show):
     capacity = lesson.anchor_capacity()
     mo.vstack(
         [
-            mo.md(
-                "## The anchor machine: Kimi-K2.5 INT4 on 8 RTX PRO 6000\n\nThe same "
-                "arithmetic with the real numbers, line by line."
-            ),
+            mo.md("## The anchor machine: Kimi-K2.5 INT4 on 8 RTX PRO 6000\n\nThe same arithmetic with the real numbers, line by line."),
             show.figure(mo, memory_figures.card(capacity)),
             show.figure(mo, memory_figures.host(capacity)),
             mo.accordion({"Every line of the arithmetic": show.table(mo, memory_figures.arithmetic(capacity))}),

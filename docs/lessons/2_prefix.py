@@ -1,6 +1,6 @@
 """Lesson 2. Why a prefix cache works, and how it fails. Run with `marimo run docs/lessons/2_prefix.py`, or as a script."""
 
-# ruff: noqa: B018, E501, N803
+# ruff: noqa: B018, N803
 
 import marimo
 

@@ -1,7 +1,5 @@
 """Lesson 3. When is RAM worth the trip? Run with `marimo run docs/lessons/3_trip.py`, or as a script."""
 
-# ruff: noqa: B018, E501, N803
-
 import marimo
 
 __generated_with = "0.25.2"
@@ -53,9 +51,7 @@ def _(lesson, link, mo, prefill, setup, show):
 
 @app.cell
 def _(mo):
-    rate = mo.ui.slider(
-        0.4, 3.9, value=2.0, step=0.1, label="copies per second (each 1,000 tokens, 0.25 s)", show_value=True
-    )
+    rate = mo.ui.slider(0.4, 3.9, value=2.0, step=0.1, label="copies per second (each 1,000 tokens, 0.25 s)", show_value=True)
     mo.vstack(
         [
             mo.md(

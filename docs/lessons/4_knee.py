@@ -1,7 +1,5 @@
 """Lesson 4. Why the knee is sharp. Run with `marimo run docs/lessons/4_knee.py`, or as a script."""
 
-# ruff: noqa: B018, E501, N803
-
 import marimo
 
 __generated_with = "0.25.2"
@@ -47,9 +45,7 @@ def _(mo):
 @app.cell
 def _(eviction, host, lesson, mo, scan, show):
     made = lesson.world(host.value, scan=450 if scan.value else 0, eviction=eviction.value)
-    mo.vstack(
-        [mo.md(f"## Hit rate here: {100 * lesson.hit_rate(made):.1f} %"), lesson.knee_chart(host.value, eviction.value)]
-    )
+    mo.vstack([mo.md(f"## Hit rate here: {100 * lesson.hit_rate(made):.1f} %"), lesson.knee_chart(host.value, eviction.value)])
     return (made,)
 
 
@@ -88,10 +84,7 @@ def _(lesson, mo, show):
                 """
             ),
             show.table(mo, lesson.anchor_table()),
-            mo.md(
-                "How the hit rate goes with it for a workload is what `kvsim curve` "
-                "and `kvsim sweep hicache-ratio` answer."
-            ),
+            mo.md("How the hit rate goes with it for a workload is what `kvsim curve` and `kvsim sweep hicache-ratio` answer."),
         ]
     )
 

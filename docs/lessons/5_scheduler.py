@@ -1,7 +1,5 @@
 """Lesson 5. What the scheduler does to your latency. Run with `marimo run docs/lessons/5_scheduler.py`, or as a script."""
 
-# ruff: noqa: B018, E501, N803
-
 import marimo
 
 __generated_with = "0.25.2"
@@ -34,9 +32,7 @@ def _(mo):
 
 @app.cell
 def _(mo):
-    chunk = mo.ui.dropdown(
-        {"off": None, "1,000": 1000, "500": 500, "250": 250}, value="off", label="chunked prefill (tokens)"
-    )
+    chunk = mo.ui.dropdown({"off": None, "1,000": 1000, "500": 500, "250": 250}, value="off", label="chunked prefill (tokens)")
     mo.vstack(
         [
             mo.md(
@@ -113,10 +109,7 @@ def _(accepted, cost, lesson, mo):
 def _(lesson, mo, show):
     mo.vstack(
         [
-            mo.md(
-                "## The anchor machine\n\nWhat a decode step costs there, alone and "
-                "together, with 20,000 tokens of context each:"
-            ),
+            mo.md("## The anchor machine\n\nWhat a decode step costs there, alone and together, with 20,000 tokens of context each:"),
             show.table(mo, lesson.anchor_table()),
         ]
     )

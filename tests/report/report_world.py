@@ -64,9 +64,7 @@ def scenario(**changes: Any) -> dict[str, Any]:
     }
 
 
-def fabricate(
-    requests: int = 60, seed: int = 1, *, resolved_data: dict[str, Any] | None = None, label: str = "r"
-) -> Recording:
+def fabricate(requests: int = 60, seed: int = 1, *, resolved_data: dict[str, Any] | None = None, label: str = "r") -> Recording:
     """Return a run of one server that prefills one request at a time and decodes each alone: all laws of a recording
     hold.
     """

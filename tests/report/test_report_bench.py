@@ -102,9 +102,7 @@ def test_latencies_are_the_summarys_in_milliseconds(fabricated, fabricated_summa
 
 def test_detail_lists_have_one_entry_per_request_and_failures_have_no_output(fabricated, tmp_path):
     result = result_of(fabricated, tmp_path)
-    assert (
-        len(result["input_lens"]) == len(result["output_lens"]) == len(result["ttfts"]) == len(result["errors"]) == 61
-    )
+    assert len(result["input_lens"]) == len(result["output_lens"]) == len(result["ttfts"]) == len(result["errors"]) == 61
     refused = [i for i, error in enumerate(result["errors"]) if error.startswith("refused")]
     assert [result["output_lens"][i] for i in refused] == [0]
     assert sum(result["output_lens"]) == result["total_output_tokens"]

@@ -128,9 +128,7 @@ def test_hit_tokens_over_time_and_by_turn_add_up_to_prompt_tokens(figures, fabri
         for row in values_of(figures[key]):
             by_tier[row["tier"]] = by_tier.get(row["tier"], 0) + row["tokens"]
         hits = fabricated_summary["hits"]
-        assert by_tier == {"device": hits["device_tokens"], "host": hits["host_tokens"], "miss": hits["miss_tokens"]}, (
-            key
-        )
+        assert by_tier == {"device": hits["device_tokens"], "host": hits["host_tokens"], "miss": hits["miss_tokens"]}, key
 
 
 def test_capacities_are_rules_in_the_occupancy_figure(figures):

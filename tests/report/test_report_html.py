@@ -19,9 +19,7 @@ NASTY = '</script><script>window.hacked=1</script><img src=x onerror="window.hac
 
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory, fabricated, fabricated_summary, fabricated_resolved):
-    return write_report(
-        fabricated, fabricated_summary, fabricated_resolved, tmp_path_factory.mktemp("report") / "out.html"
-    )
+    return write_report(fabricated, fabricated_summary, fabricated_resolved, tmp_path_factory.mktemp("report") / "out.html")
 
 
 def test_the_file_is_small_and_whole(page_file):

@@ -60,13 +60,8 @@ def test_the_file_ends_as_the_format_demands(text):
 def test_counters_end_at_the_totals_of_the_summary(final, fabricated_summary):
     assert value(final["sglang:prompt_tokens"], "_total") == fabricated_summary["tokens"]["prompt_admitted"]
     assert value(final["sglang:generation_tokens"], "_total") == fabricated_summary["tokens"]["output"]
-    assert (
-        value(final["sglang:cached_tokens"], "_total", cache_source="device")
-        == fabricated_summary["hits"]["device_tokens"]
-    )
-    assert (
-        value(final["sglang:cached_tokens"], "_total", cache_source="host") == fabricated_summary["hits"]["host_tokens"]
-    )
+    assert value(final["sglang:cached_tokens"], "_total", cache_source="device") == fabricated_summary["hits"]["device_tokens"]
+    assert value(final["sglang:cached_tokens"], "_total", cache_source="host") == fabricated_summary["hits"]["host_tokens"]
     assert value(final["sglang:evicted_tokens"], "_total") == fabricated_summary["cache"]["evicted_tokens"]
     assert value(final["sglang:load_back_tokens"], "_total") == fabricated_summary["cache"]["loaded_tokens"]
     assert value(final["sglang:num_requests"], "_total") == fabricated_summary["requests"]["finished"]
@@ -91,11 +86,7 @@ def test_buckets_are_the_engines_and_hold_the_distribution(final, fabricated):
     bounds = [s.labels["le"] for s in family.samples if s.name.endswith("_bucket")]
     assert bounds[:4] == ["0.1", "0.2", "0.4", "0.6"]
     assert bounds[-2:] == ["400.0", "+Inf"]
-    below = sum(
-        1
-        for row in fabricated.requests
-        if row.first_token_ps is not None and row.first_token_ps - row.arrival_ps <= 4 * S // 10
-    )
+    below = sum(1 for row in fabricated.requests if row.first_token_ps is not None and row.first_token_ps - row.arrival_ps <= 4 * S // 10)
     assert value(family, "_bucket", le="0.4") == below
 
 
@@ -139,9 +130,7 @@ def test_samples_are_15_s_apart_in_long_runs_and_denser_in_short_ones():
 
 def test_a_run_of_growing_gaps_is_counted_in_the_samples_where_its_gaps_ended():
     recording = Recording(scenario())
-    recording.gaps.append(
-        (0, 10 * MS, 10 * MS, 2, 5, 5 * MS)
-    )  # gaps 10, 15, 20, 25, 30 ms ending at 10, 25, 45, 70, 100 ms
+    recording.gaps.append((0, 10 * MS, 10 * MS, 2, 5, 5 * MS))  # gaps 10, 15, 20, 25, 30 ms ending at 10, 25, 45, 70, 100 ms
     facts = Facts(recording, capacity(), 0, [30 * MS, 70 * MS, 200 * MS])
     counts, sums = facts.histogram("itl_s", (0.010, 0.020, 0.025))
     assert counts.tolist() == [[2, 4, 4, 4], [2, 6, 8, 8], [2, 6, 8, 10]]

@@ -21,9 +21,7 @@ from kvsim.report.html import write_report
 from kvsim.report.tables import flatten
 
 NASTY = '</script><script>window.hacked=1</script><img src=x onerror="window.hacked=2">'
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
+CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium on this machine (tests never install it)")
 
 
@@ -43,9 +41,7 @@ def watched(browser, allowed, width=1280):
     faults = []
     page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on(
-        "request", lambda request: None if request.url.startswith(allowed) else faults.append(f"request: {request.url}")
-    )
+    page.on("request", lambda request: None if request.url.startswith(allowed) else faults.append(f"request: {request.url}"))
     yield page
     page.close()
     assert faults == []
@@ -223,7 +219,7 @@ def test_a_lesson_checks_answers_in_the_browser(browser, root, lesson):
         page.goto(f"http://{address}")
         fields = page.get_by_label("your answer", exact=False)
         fields.first.wait_for(timeout=90_000)
-        assert fields.count() == len(exercises(lesson[2:]))
+        assert page.locator("marimo-number").count() == len(exercises(lesson[2:]))
         fields.first.fill(str(first.wrong[0][0]))
         fields.first.press("Enter")
         page.get_by_text("Not quite").first.wait_for(timeout=30_000)

@@ -26,9 +26,7 @@ def test_ram_in_total_is_divided_over_the_ranks_and_wins_over_the_ratio():
 
 
 def test_a_format_of_half_the_bytes_doubles_the_tokens():
-    normal, halved = (
-        lab.resolve_choice(dataclasses.replace(TOY, dtype=dtype)).resolved.capacity for dtype in ("auto", "fp8_e4m3")
-    )
+    normal, halved = (lab.resolve_choice(dataclasses.replace(TOY, dtype=dtype)).resolved.capacity for dtype in ("auto", "fp8_e4m3"))
     assert halved.kv_bytes_per_token * 2 == normal.kv_bytes_per_token
     assert halved.device_tokens > 1.9 * normal.device_tokens
 

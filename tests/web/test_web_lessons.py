@@ -88,9 +88,7 @@ def test_no_logic_hides_in_the_cells(root, name):
     cells = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     assert len(cells) > 5
     for cell in cells:
-        assert not [
-            n for n in ast.walk(cell) if isinstance(n, ast.For | ast.While | ast.ListComp | ast.Lambda | ast.ClassDef)
-        ]
+        assert not [n for n in ast.walk(cell) if isinstance(n, ast.For | ast.While | ast.ListComp | ast.Lambda | ast.ClassDef)]
 
 
 @pytest.mark.long

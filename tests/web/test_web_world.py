@@ -56,11 +56,7 @@ def test_without_a_host_tier_what_leaves_is_lost():
 
 
 def test_a_running_request_locks_its_path(world):
-    frame = next(
-        f
-        for f in world.frames
-        if any(v.id == "4" and v.state == "running" for v in f.requests) and f.title.startswith("decode")
-    )
+    frame = next(f for f in world.frames if any(v.id == "4" and v.state == "running" for v in f.requests) and f.title.startswith("decode"))
     locked = {node.label for node in frame.nodes if node.locked}
     assert "sys" in locked
     assert "anna" in locked

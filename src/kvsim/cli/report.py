@@ -85,7 +85,7 @@ def _report_study(source: Path, output: str | None, figures: str | None) -> list
     from kvsim.report.study_figures import study_figures
     from kvsim.report.study_html import read_study, write_study_report
 
-    study = read_study(source)
+    study, base = read_study(source)
     target = Path(output) if output else (source / "report.html" if source.is_dir() else source.with_suffix(".html"))
-    files = [write_study_report(study, target)]
+    files = [write_study_report(study, target, base)]
     return files + (save(study_figures(study), figures) if figures else [])

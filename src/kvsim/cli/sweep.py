@@ -24,6 +24,7 @@ def sweep(
     replications: int | None = None,
     workers: int = 2,
     output: Annotated[str | None, Parameter(name=["--output", "-o"])] = None,
+    report: str | None = None,
     json: Json = False,
 ) -> int:
     """Simulate a grid of settings and print one row per point; infeasible points are marked.
@@ -40,6 +41,8 @@ def sweep(
         Local processes.
     output
         Keep results in this folder; an interrupted sweep goes on from there.
+    report
+        Write a self-contained HTML report.
     """
     from kvsim.study.design import parse_axis
     from kvsim.study.store import Store
@@ -54,6 +57,8 @@ def sweep(
     finally:
         progress.close()
     study.scenario = scenario or "scenario"
+    if output or report:
+        _keep(study, base, output, report)
     if json:
         emit_json(
             {
@@ -65,6 +70,18 @@ def sweep(
     else:
         _print(study)
     return 0
+
+
+def _keep(study: Study, base: Any, output: str | None, report: str | None) -> None:
+    """Write study.json into the output folder and the HTML report, as asked."""
+    from kvsim.config.resolve import resolve
+    from kvsim.report.study_html import write_study, write_study_report
+
+    data = resolve(base).data
+    if output:
+        write_study(study, output, data)
+    if report:
+        write_study_report(study, report, data)
 
 
 def _scenario(scenario: str | None, set_: list[str] | None, hardware: str | None, model: str | None, command: str | None) -> Any:

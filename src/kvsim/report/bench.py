@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kvsim.errors import ConfigError
 from kvsim.measure.latency import Latencies, inter_token
 from kvsim.report.frames import PS
+from kvsim.report.names import model_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,8 +77,8 @@ def vllm_result(recording: Recording, summary: dict[str, Any]) -> dict[str, Any]
     return {
         "backend": "vllm",
         "endpoint_type": "simulated",
-        "model_id": _name(recording.resolved.get("model")),
-        "tokenizer_id": _name(recording.resolved.get("model")),
+        "model_id": model_name(recording.resolved),
+        "tokenizer_id": model_name(recording.resolved),
         "num_prompts": len(recording.requests),
         "request_rate": _rate(recording),
         "burstiness": None,
@@ -195,7 +196,3 @@ def _details(recording: Recording) -> dict[str, Any]:
         "ttfts": [0.0 if row.first_token_ps is None else (row.first_token_ps - row.arrival_ps) * PS for row in rows],
         "errors": ["" if row.status == "finished" else f"{row.status}: {row.reason}" for row in rows],
     }
-
-
-def _name(value: Any) -> str:
-    return str(value.get("name") or "") if isinstance(value, dict) else str(value or "")

@@ -93,11 +93,7 @@ def presence(recording: Recording, at: Floats) -> dict[str, tuple[Floats, Floats
         (r.arrival_ps, r.admitted_ps if r.admitted_ps is not None else (r.end_ps if r.end_ps is not None else end))
         for r in recording.requests
     ]
-    running = [
-        (r.admitted_ps, r.end_ps if r.end_ps is not None else end)
-        for r in recording.requests
-        if r.admitted_ps is not None
-    ]
+    running = [(r.admitted_ps, r.end_ps if r.end_ps is not None else end) for r in recording.requests if r.admitted_ps is not None]
 
     def changes(pairs: list[Any]) -> list[tuple[Any, Any]]:
         if not pairs:

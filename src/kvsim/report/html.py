@@ -16,6 +16,7 @@ from kvsim.errors import ConfigError, MissingExtra
 from kvsim.report.embed import block, script_safe
 from kvsim.report.figures import memory_pictures, run_figures
 from kvsim.report.limits import NOT_MODELLED
+from kvsim.report.names import title_of
 from kvsim.report.style import DataTable, Figure
 from kvsim.report.tables import not_served, slowest, summary_rows
 from kvsim.report.terminal import verdict
@@ -77,9 +78,7 @@ def run_page(recording: Recording, summary: dict[str, Any], resolved: Resolved) 
         if chosen:
             sections.append(Section(key, title, figures=chosen))
     tables = [("Slowest first tokens", slowest(recording)), ("Not served", not_served(recording))]
-    sections.append(
-        Section("requests", "Single requests", tables=tuple((name, table) for name, table in tables if table.rows))
-    )
+    sections.append(Section("requests", "Single requests", tables=tuple((name, table) for name, table in tables if table.rows)))
     sections.append(limits_section(resolved))
     slo = summary.get("slo")
     return Page(
@@ -119,17 +118,6 @@ def limits_section(resolved: Resolved) -> Section:
     return Section("limits", "What is assumed, and what is not modelled", tables=tuple(tables))
 
 
-def title_of(data: dict[str, Any]) -> str:
-    """Return a page title from a scenario's names."""
-
-    def name(value: Any) -> str:
-        if isinstance(value, dict):
-            value = value.get("name") or value.get("id") or ""
-        return str(value or "")
-
-    return " on ".join(part for part in (name(data.get("model")), name(data.get("hardware"))) if part) or "kvsim run"
-
-
 def versions_of(recording: Recording) -> tuple[tuple[str, str], ...]:
     """Return seeds, versions and digest as pairs."""
     from kvsim.record.store import provenance
@@ -143,9 +131,7 @@ def as_yaml(data: Any) -> str:
 
     import yaml
 
-    text: str = yaml.safe_dump(
-        json.loads(json.dumps(data, default=str)), sort_keys=False, allow_unicode=True, width=100
-    )
+    text: str = yaml.safe_dump(json.loads(json.dumps(data, default=str)), sort_keys=False, allow_unicode=True, width=100)
     return text
 
 

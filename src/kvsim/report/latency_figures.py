@@ -1,4 +1,4 @@
-"""Figures of what a user waits for: latency distributions with SLO lines, and where the time to the first token goes."""
+"""Figures of what a user waits for: latency with SLO lines, and where the time to the first token goes."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ def latency_distributions(recording: Recording, summary: dict[str, Any]) -> Figu
         alt.Chart(rows_of(data))
         .mark_line(interpolate="step-after", strokeWidth=2)
         .encode(
-            x=alt.X(
-                "seconds:Q", scale=alt.Scale(type="log"), title="latency (s, log scale)", axis=alt.Axis(format="~g")
-            ),
+            x=alt.X("seconds:Q", scale=alt.Scale(type="log"), title="latency (s, log scale)", axis=alt.Axis(format="~g")),
             y=alt.Y("percent:Q", scale=alt.Scale(domain=[0, 100]), title="requests not slower (%)"),
             color=alt.Color("kind:N", scale=scale(KINDS), title=None),
             strokeDash=alt.StrokeDash("kind:N", scale=dashes(KINDS), title=None),
@@ -77,9 +75,7 @@ def _with_bounds(lines: Any, bounds: dict[str, float]) -> Any:
     if not bounds:
         return lines
     alt = altair()
-    data = rows_of(
-        [{"seconds": value, "kind": kind, "label": f"SLO {kind} {value:g} s"} for kind, value in bounds.items()]
-    )
+    data = rows_of([{"seconds": value, "kind": kind, "label": f"SLO {kind} {value:g} s"} for kind, value in bounds.items()])
     rule = alt.Chart(data).mark_rule(color=RED, strokeDash=[2, 2]).encode(x="seconds:Q")
     text = (
         alt.Chart(data)
@@ -144,14 +140,10 @@ def ttft_split(recording: Recording) -> Figure:
     )
     table = DataTable(
         ("requests", "n", "queue (s)", "load (s)", "prefill (s)", "TTFT (s)"),
-        tuple(
-            (group, number(count), *(number(v) for v in means.values()), number(sum(means.values())))
-            for group, count, means in groups
-        ),
+        tuple((group, number(count), *(number(v) for v in means.values()), number(sum(means.values()))) for group, count, means in groups),
     )
     caption = (
-        "Queue: arrival to first admission. Load: the exposed wait for host-to-device copies. "
-        "Prefill: the rest. The three add up exactly."
+        "Queue: arrival to first admission. Load: the exposed wait for host-to-device copies. Prefill: the rest. The three add up exactly."
     )
     return Figure(
         "ttft-split",
@@ -174,9 +166,7 @@ def _grouped(recording: Recording) -> list[tuple[str, int, dict[str, float]]]:
         if part:
             n = len(part) / PS
             queue, load = sum(r[1] for r in part) / n, sum(r[2] for r in part) / n
-            out.append(
-                (name, len(part), {"queue": queue, "load": load, "prefill": sum(r[0] for r in part) / n - queue - load})
-            )
+            out.append((name, len(part), {"queue": queue, "load": load, "prefill": sum(r[0] for r in part) / n - queue - load}))
     return out
 
 
@@ -200,11 +190,7 @@ def ttft_over_time(recording: Recording) -> Figure:
             ]
     width = float(at[1] - at[0]) * PS
     chart = (
-        alt.Chart(
-            rows_of(
-                [{**row, "start": tidy(row["time"] - width / 2), "stop": tidy(row["time"] + width / 2)} for row in data]
-            )
-        )
+        alt.Chart(rows_of([{**row, "start": tidy(row["time"] - width / 2), "stop": tidy(row["time"] + width / 2)} for row in data]))
         .mark_bar()
         .encode(
             x=alt.X("start:Q", bin="binned", title="time of arrival (s)"),

@@ -11,8 +11,7 @@ NOT_MODELLED: tuple[tuple[str, str], ...] = (
     ),
     (
         "noise of a real machine",
-        "Step times are deterministic: no clock throttling, no jitter, no neighbours on the "
-        "PCIe switch that the topology does not name.",
+        "Step times are deterministic: no clock throttling, no jitter, no neighbours on the PCIe switch that the topology does not name.",
     ),
     (
         "storage tier",

@@ -125,16 +125,12 @@ def queue(recording: Recording) -> Figure:
     )
     run, wait = series["running"], series["waiting"]
     table = _every(
-        [
-            (number(t), number(run[0][i], 3), f"{run[1][i]:.0f}", number(wait[0][i], 3), f"{wait[1][i]:.0f}")
-            for i, t in enumerate(times)
-        ]
+        [(number(t), number(run[0][i], 3), f"{run[1][i]:.0f}", number(wait[0][i], 3), f"{wait[1][i]:.0f}") for i, t in enumerate(times)]
     )
     return Figure(
         "queue",
         "Running and waiting",
-        "Waiting: before the first admission. A queue that keeps growing is an "
-        "overload: its latencies grow with the run.",
+        "Waiting: before the first admission. A queue that keeps growing is an overload: its latencies grow with the run.",
         finish(chart, description="Requests running and waiting over time"),
         DataTable(("time (s)", "running mean", "running peak", "waiting mean", "waiting peak"), table),
     )
@@ -179,9 +175,7 @@ def hits_by_turn(recording: Recording, most: int = 12) -> Figure:
     for row in recording.requests:
         if row.admitted_ps is not None:
             cell = by_turn.setdefault(min(row.turn, most), [0, 0, 0, 0])
-            for i, value in enumerate(
-                (row.device_hit, row.host_hit, row.prompt_tokens - row.device_hit - row.host_hit, 1)
-            ):
+            for i, value in enumerate((row.device_hit, row.host_hit, row.prompt_tokens - row.device_hit - row.host_hit, 1)):
                 cell[i] += value
     names = {turn: f"{turn + 1}" if turn < most else f"{most + 1}+" for turn in sorted(by_turn)}
     data = [
@@ -195,14 +189,12 @@ def hits_by_turn(recording: Recording, most: int = 12) -> Figure:
         share=True,
     )
     table = tuple(
-        (name, number(by_turn[turn][3]), *(f"{v:,}" for v in by_turn[turn][:3]), _share(by_turn[turn]))
-        for turn, name in names.items()
+        (name, number(by_turn[turn][3]), *(f"{v:,}" for v in by_turn[turn][:3]), _share(by_turn[turn])) for turn, name in names.items()
     )
     return Figure(
         "hits-turn",
         "Prompt tokens by tier and turn",
-        "Share of prompt tokens. A later turn repeats the conversation so far; what "
-        "it still finds is the value of the cache.",
+        "Share of prompt tokens. A later turn repeats the conversation so far; what it still finds is the value of the cache.",
         finish(chart, description="Hit tokens by tier and turn"),
         DataTable(("turn", "requests", "device", "host", "miss", "hit rate"), table),
     )
@@ -266,9 +258,7 @@ def links(recording: Recording, replicas: int = 1) -> Figure:
         )
     )
     names = list(LINKS)
-    table = _every(
-        [(number(t), *(f"{min(100.0, 100 * float(by[name][i])):.2f}" for name in names)) for i, t in enumerate(times)]
-    )
+    table = _every([(number(t), *(f"{min(100.0, 100 * float(by[name][i])):.2f}" for name in names)) for i, t in enumerate(times)])
     return Figure(
         "links",
         "Links to host RAM",
@@ -282,11 +272,7 @@ def gpu(recording: Recording, replicas: int = 1) -> Figure:
     """Return what the GPUs did over time: prefill, mixed, decode, idle, as shares of time."""
     alt = altair()
     at = edges(recording, 80)
-    shares = {
-        kind: busy([(r[2], r[3]) for r in recording.steps if r[1] == kind], at) / replicas
-        for kind in WORK
-        if kind != "idle"
-    }
+    shares = {kind: busy([(r[2], r[3]) for r in recording.steps if r[1] == kind], at) / replicas for kind in WORK if kind != "idle"}
     width = float(at[1] - at[0]) * PS
     data, table = [], []
     for i, middle in enumerate(middles(at)):

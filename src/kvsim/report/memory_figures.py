@@ -17,19 +17,14 @@ def card_parts(capacity: Capacity) -> dict[str, int]:
     """Return one GPU's memory in bytes, part by part; the parts add up to the card unless they do not fit on it."""
     taken = capacity.card_bytes - capacity.free_before_bytes
     rest = capacity.free_before_bytes - capacity.weight_bytes - capacity.device_pool_bytes
-    return dict(
-        zip(CARD, (max(taken, 0), capacity.weight_bytes, capacity.device_pool_bytes, max(rest, 0)), strict=True)
-    )
+    return dict(zip(CARD, (max(taken, 0), capacity.weight_bytes, capacity.device_pool_bytes, max(rest, 0)), strict=True))
 
 
 def card(capacity: Capacity) -> Figure:
     """Return one GPU's memory as a stacked bar."""
     alt = altair()
     parts = card_parts(capacity)
-    data = [
-        {"bar": "one GPU", "part": part, "order": order, "gib": tidy(gib(value))}
-        for order, (part, value) in enumerate(parts.items())
-    ]
+    data = [{"bar": "one GPU", "part": part, "order": order, "gib": tidy(gib(value))} for order, (part, value) in enumerate(parts.items())]
     chart = (
         alt.Chart(rows_of(data))
         .mark_bar(stroke="#ffffff")
@@ -46,9 +41,7 @@ def card(capacity: Capacity) -> Figure:
         ("part", "GiB", "share"),
         tuple((part, f"{gib(value):.2f}", f"{100 * value / total:.1f} %") for part, value in parts.items()),
     )
-    tokens = (
-        f"The KV pool holds {capacity.device_tokens:,} tokens of {capacity.kv_bytes_per_token:,} bytes each (per rank)."
-    )
+    tokens = f"The KV pool holds {capacity.device_tokens:,} tokens of {capacity.kv_bytes_per_token:,} bytes each (per rank)."
     return Figure(
         "card",
         "One GPU's memory",
@@ -68,9 +61,7 @@ def host(capacity: Capacity) -> Figure | None:
     base = alt.Chart(rows_of(data)).encode(
         y=alt.Y("bar:N", sort=list(bars), title=None), x=alt.X("gib:Q", title="GiB (2^30 bytes) of host RAM")
     )
-    chart = base.mark_bar(color=ORANGE) + base.mark_text(align="left", dx=4).encode(
-        text=alt.Text("gib:Q", format=",.4~g")
-    )
+    chart = base.mark_bar(color=ORANGE) + base.mark_text(align="left", dx=4).encode(text=alt.Text("gib:Q", format=",.4~g"))
     table = DataTable(
         ("host RAM", "GiB", "GB"),
         tuple((name, f"{gib(value):,.1f}", f"{value / 1e9:,.1f}") for name, value in bars.items()),
@@ -79,9 +70,7 @@ def host(capacity: Capacity) -> Figure | None:
         f"{capacity.host_tokens:,} distinct tokens; each is stored {capacity.host_copies} "
         f"time{'s' if capacity.host_copies != 1 else ''} in host RAM."
     )
-    return Figure(
-        "host", "Host RAM of the cache", copies, finish(chart, height=110, description="Host RAM bars"), table
-    )
+    return Figure("host", "Host RAM of the cache", copies, finish(chart, height=110, description="Host RAM bars"), table)
 
 
 def arithmetic(capacity: Capacity) -> DataTable:

@@ -37,7 +37,7 @@ class Facts:
 
     # ---- gauges and counters
     def series(self, fact: str) -> dict[str, list[float]]:
-        """Return the values of a gauge or counter at every sample time, by value of its extra label ("" without one)."""
+        """Return the values of a gauge or counter at each sample time, by value of its extra label ("" without one)."""
         if fact == "cached_by_source":
             return {
                 "device": self._list(self._by_admission(lambda r: r.device_hit)),
@@ -104,9 +104,7 @@ class Facts:
         return self._presence(lambda r: r.admitted_ps, lambda r: r.end_ps)
 
     def _waiting(self) -> Floats:
-        return self._presence(
-            lambda r: r.arrival_ps, lambda r: r.admitted_ps if r.admitted_ps is not None else r.end_ps
-        )
+        return self._presence(lambda r: r.arrival_ps, lambda r: r.admitted_ps if r.admitted_ps is not None else r.end_ps)
 
     def _device_locked(self) -> Floats:
         return self._held("device_used") - self._held("device_evictable")
@@ -220,9 +218,7 @@ class Facts:
             inside = np.asarray(bounds) / PS
             fits = np.where(
                 slope[:, None] > 0,
-                np.clip(
-                    np.floor((inside[None, :] - gap[:, None]) / np.maximum(slope, 1)[:, None]) + 1, 0, repeat[:, None]
-                ),
+                np.clip(np.floor((inside[None, :] - gap[:, None]) / np.maximum(slope, 1)[:, None]) + 1, 0, repeat[:, None]),
                 np.where(gap[:, None] <= inside[None, :], repeat[:, None], 0.0),
             )
             fits = np.column_stack([fits, repeat]) * count[:, None]

@@ -124,15 +124,9 @@ SGLANG: tuple[Metric, ...] = (
         "output_per_s",
         "The generation throughput (token/s, since the sample before).",
     ),
-    Metric(
-        "sglang:max_total_num_tokens", "gauge", "device_tokens", "Maximum total number of tokens in the KV cache pool."
-    ),
-    Metric(
-        "sglang:hicache_host_used_tokens", "gauge", "host_used", "Number of tokens currently used in the host KV cache."
-    ),
-    Metric(
-        "sglang:hicache_host_total_tokens", "gauge", "host_tokens", "Total capacity of the host KV cache in tokens."
-    ),
+    Metric("sglang:max_total_num_tokens", "gauge", "device_tokens", "Maximum total number of tokens in the KV cache pool."),
+    Metric("sglang:hicache_host_used_tokens", "gauge", "host_used", "Number of tokens currently used in the host KV cache."),
+    Metric("sglang:hicache_host_total_tokens", "gauge", "host_tokens", "Total capacity of the host KV cache in tokens."),
     Metric(
         "sglang:num_retracted_reqs",
         "gauge",
@@ -241,12 +235,8 @@ VLLM: tuple[Metric, ...] = (
     Metric("vllm:num_requests_running", "gauge", "running", "Number of requests in model execution batches."),
     Metric("vllm:num_requests_waiting", "gauge", "waiting", "Number of requests waiting to be processed."),
     Metric("vllm:kv_cache_usage_perc", "gauge", "device_share", "KV-cache usage. 1 means 100 percent usage."),
-    Metric(
-        "vllm:prefix_cache_queries", "counter", "prompt", "Prefix cache queries, in terms of number of queried tokens."
-    ),
-    Metric(
-        "vllm:prefix_cache_hits", "counter", "device_hit", "Prefix cache hits, in terms of number of cached tokens."
-    ),
+    Metric("vllm:prefix_cache_queries", "counter", "prompt", "Prefix cache queries, in terms of number of queried tokens."),
+    Metric("vllm:prefix_cache_hits", "counter", "device_hit", "Prefix cache hits, in terms of number of cached tokens."),
     Metric(
         "vllm:external_prefix_cache_queries",
         "counter",

@@ -15,6 +15,7 @@ from kvsim.report.bench import family_of
 from kvsim.report.frames import PS, span_ps
 from kvsim.report.metric_facts import Facts
 from kvsim.report.metric_names import METRICS, Metric
+from kvsim.report.names import model_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,9 +70,7 @@ def sample_times(recording: Recording, interval_s: float | None = None) -> list[
     return [*times, span]
 
 
-def metrics_text(
-    recording: Recording, capacity: Capacity, *, interval_s: float | None = None, origin_s: int = 0
-) -> str:
+def metrics_text(recording: Recording, capacity: Capacity, *, interval_s: float | None = None, origin_s: int = 0) -> str:
     """Return the metrics of a run as OpenMetrics text."""
     try:
         from prometheus_client.openmetrics.exposition import generate_latest
@@ -90,7 +89,7 @@ class _Collector:
         self.replicas = sorted({row[0] for row in recording.steps} | {row.replica for row in recording.requests}) or [0]
         self.facts = {replica: Facts(recording, capacity, replica, times) for replica in self.replicas}
         self.stamps = [origin_s + t * PS for t in times]
-        self.model = _model_name(recording)
+        self.model = model_name(recording.resolved)
 
     def collect(self) -> Iterator[Any]:
         """Yield every family of the engine, with all samples of all replicas."""
@@ -138,8 +137,3 @@ class _Collector:
 
 def _bound(value: float) -> str:
     return repr(float(value))
-
-
-def _model_name(recording: Recording) -> str:
-    model = recording.resolved.get("model")
-    return str(model.get("name") or "") if isinstance(model, dict) else str(model or "")

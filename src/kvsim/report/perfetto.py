@@ -214,7 +214,7 @@ def loads_of_steps(recording: Recording, replica: int) -> dict[int, list[int]]:
 
 
 def _lanes(rows: list[tuple[int, Any]]) -> list[tuple[int, list[tuple[int, Any]]]]:
-    """Distribute copies over as few lanes as needed so that no two of a lane overlap (slices of one track must nest)."""
+    """Distribute copies over as few lanes as needed so that no two of a lane overlap (slices must nest)."""
     lanes: list[list[tuple[int, Any]]] = [[]]
     ends = [0]
     for i, row in sorted(rows, key=lambda item: (item[1][3], item[1][4], item[0])):

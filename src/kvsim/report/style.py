@@ -86,9 +86,7 @@ def finish(chart: Any, *, height: int = 260, description: str = "") -> Any:
         chart.properties(width="container", height=height, autosize={"type": "fit-x", "contains": "padding"})
         .configure(font="system-ui, sans-serif", background="#ffffff")
         .configure_view(stroke="#dddddd")
-        .configure_axis(
-            gridColor="#eeeeee", labelFontSize=12, titleFontSize=12, titleFontWeight="normal", labelOverlap=True
-        )
+        .configure_axis(gridColor="#eeeeee", labelFontSize=12, titleFontSize=12, titleFontWeight="normal", labelOverlap=True)
         .configure_legend(orient="top", labelFontSize=12, titleFontSize=12, labelLimit=320, columns=3, title=None)
     )
 

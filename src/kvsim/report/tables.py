@@ -1,4 +1,4 @@
-"""Tables of text, once for all surfaces: the summary key by key, the slowest requests, and any of them for a terminal."""
+"""Tables of text, once for all surfaces: the summary key by key, the slowest requests, and any for a terminal."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ def summary_rows(summary: dict[str, Any]) -> list[tuple[str, Any, str]]:
     rows = []
     for key, value in flatten({name: part for name, part in summary.items() if name != "definitions"}):
         text = (
-            number(value, 5)
-            if isinstance(value, int | float) and not isinstance(value, bool)
-            else ("-" if value is None else str(value))
+            number(value, 5) if isinstance(value, int | float) and not isinstance(value, bool) else ("-" if value is None else str(value))
         )
         rows.append((key, value, text))
     return rows
@@ -104,13 +102,6 @@ def to_rich(table: DataTable, title: str | None = None) -> Table:
 
 def _numeric(text: str) -> bool:
     return (
-        text.replace(",", "")
-        .replace(".", "")
-        .replace("%", "")
-        .replace("-", "")
-        .replace("+", "")
-        .replace("e", "")
-        .strip()
-        .isdigit()
+        text.replace(",", "").replace(".", "").replace("%", "").replace("-", "").replace("+", "").replace("e", "").strip().isdigit()
         or text == "-"
     )

@@ -78,9 +78,7 @@ def scenario_data(choice: Choice) -> dict[str, Any]:
     """Return the scenario of the controls as plain data. Raises ConfigError and UnknownName for what does not exist."""
     from kvsim.config.load import load_parts
 
-    base = load_parts(choice.hardware, choice.model, choice.command.strip() or None, []).model_dump(
-        mode="json", exclude_unset=True
-    )
+    base = load_parts(choice.hardware, choice.model, choice.command.strip() or None, []).model_dump(mode="json", exclude_unset=True)
     base.update(_load(choice))
     engine = dict(base.get("engine") or {})
     if not str(engine.get("rules", "sglang")).startswith("vllm"):
@@ -102,9 +100,7 @@ def start_of(hardware: str, model: str, command: str) -> Choice:
 
     choice = Choice(hardware=hardware, model=model, command=command)
     try:
-        engine = load_parts(hardware, model, command.strip() or None, []).model_dump(mode="json", exclude_unset=True)[
-            "engine"
-        ]
+        engine = load_parts(hardware, model, command.strip() or None, []).model_dump(mode="json", exclude_unset=True)["engine"]
     except (KvsimError, KeyError):
         return choice
     hicache = engine.get("hicache") or {}
@@ -204,11 +200,7 @@ def figures_of(answer: Answer) -> dict[str, Figure]:
     if answer.resolved is None:
         return {}
     capacity = answer.resolved.capacity
-    figures = (
-        memory_pictures(capacity)
-        if answer.recording is None
-        else run_figures(answer.recording, answer.summary, capacity)
-    )
+    figures = memory_pictures(capacity) if answer.recording is None else run_figures(answer.recording, answer.summary, capacity)
     return {figure.key: figure for figure in figures}
 
 
@@ -229,14 +221,10 @@ def advice(answer: Answer) -> list[str]:
     out = []
     load, hits = summary["load"] or {}, summary["hits"]
     if summary["overload"]["overloaded"]:
-        out.append(
-            "The load is more than this machine can serve: its queue grows as long as it "
-            "lasts. Lower the rate, or add machines."
-        )
+        out.append("The load is more than this machine can serve: its queue grows as long as it lasts. Lower the rate, or add machines.")
     if summary["retractions"]["count"]:
         out.append(
-            f"{summary['retractions']['count']:,} retractions: memory ran out while decoding. "
-            f"A lower batch cap avoids computing twice."
+            f"{summary['retractions']['count']:,} retractions: memory ran out while decoding. A lower batch cap avoids computing twice."
         )
     out += _tier_advice(capacity, load, hits)
     parts = {name: (summary.get(f"ttft_{name}_s") or {}).get("p99") or 0.0 for name in ("queue", "load", "prefill")}
@@ -253,23 +241,13 @@ def _tier_advice(capacity: Any, load: dict[str, Any], hits: dict[str, Any]) -> l
         host_full = load.get("host_tokens_max", 0) >= 0.95 * capacity.host_tokens
         share = 100 * (hits["host_rate"] or 0)
         if not hits["host_tokens"]:
-            out.append(
-                "The host tier served nothing: everything that came back was still on the device, or nothing came back."
-            )
+            out.append("The host tier served nothing: everything that came back was still on the device, or nothing came back.")
         elif host_full:
-            out.append(
-                f"The host tier is full and serves {share:.1f} % of prompt tokens: a "
-                f"larger ratio may serve more. Try it."
-            )
+            out.append(f"The host tier is full and serves {share:.1f} % of prompt tokens: a larger ratio may serve more. Try it.")
         else:
-            out.append(
-                f"The host tier serves {share:.1f} % of prompt tokens and never filled "
-                f"up: a larger ratio would change nothing."
-            )
+            out.append(f"The host tier serves {share:.1f} % of prompt tokens and never filled up: a larger ratio would change nothing.")
     elif device_full:
-        out.append(
-            "The device pool was full and there is no host tier: what is evicted is computed again. Try a ratio of 1."
-        )
+        out.append("The device pool was full and there is no host tier: what is evicted is computed again. Try a ratio of 1.")
     else:
         out.append("The device pool never filled up: a host tier would change nothing for this load.")
     return out
@@ -301,19 +279,13 @@ def ratio_figure(rows: list[dict[str, Any]]) -> Figure:
     alt = altair()
     fine = [row for row in rows if "hit_percent" in row]
     base = alt.Chart(rows_of(fine)).encode(x=alt.X("ratio:Q", title="hicache ratio (host tier / device pool)"))
-    hit = base.mark_line(point=True, color=BLUE).encode(
-        y=alt.Y("hit_percent:Q", title="hit rate (%)", scale=alt.Scale(domain=[0, 100]))
-    )
-    ttft = base.mark_line(point=True, color=PURPLE, strokeDash=[6, 3]).encode(
-        y=alt.Y("ttft_p99_s:Q", title="TTFT p99 (s)")
-    )
+    hit = base.mark_line(point=True, color=BLUE).encode(y=alt.Y("hit_percent:Q", title="hit rate (%)", scale=alt.Scale(domain=[0, 100])))
+    ttft = base.mark_line(point=True, color=PURPLE, strokeDash=[6, 3]).encode(y=alt.Y("ttft_p99_s:Q", title="TTFT p99 (s)"))
     layers = [hit, ttft]
     bad = [{"ratio": row["ratio"], "why": row["infeasible"]} for row in rows if row["infeasible"]]
     if bad:
         layers.append(
-            alt.Chart(rows_of(bad))
-            .mark_point(shape="cross", color=RED, size=120)
-            .encode(x="ratio:Q", y=alt.value(10), tooltip=["why:N"])
+            alt.Chart(rows_of(bad)).mark_point(shape="cross", color=RED, size=120).encode(x="ratio:Q", y=alt.value(10), tooltip=["why:N"])
         )
     chart = finish(alt.layer(*layers).resolve_scale(y="independent"), description="Hit rate and TTFT against the ratio")
     table = DataTable(

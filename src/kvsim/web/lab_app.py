@@ -61,17 +61,11 @@ def _(command, hardware, lab, mo, model):
     start = lab.start_of(hardware.value, model.value, command.value)
     common = {"show_value": True, "debounce": True}
     ratio = mo.ui.slider(0, 16, value=min(start.ratio, 16), step=0.5, label="hicache ratio", **common)
-    ram = mo.ui.slider(
-        0, 2000, value=0, step=50, label="or host RAM for the cache, GB in total (0: use the ratio)", **common
-    )
+    ram = mo.ui.slider(0, 2000, value=0, step=50, label="or host RAM for the cache, GB in total (0: use the ratio)", **common)
     rate = mo.ui.slider(0.1, 5, value=1.0, step=0.1, label="rate, times the load's own", **common)
     dtype = mo.ui.dropdown(lab.DTYPES, value=next(iter(lab.DTYPES)), label="KV number format")
-    cap = mo.ui.slider(
-        0, 256, value=min(start.batch_cap, 256), step=1, label="batch cap (0: the engine's own)", **common
-    )
-    limit = mo.ui.slider(
-        steps=[100, 300, 1000, 3000, 10000, 100000], value=300, label="at most so many requests", **common
-    )
+    cap = mo.ui.slider(0, 256, value=min(start.batch_cap, 256), step=1, label="batch cap (0: the engine's own)", **common)
+    limit = mo.ui.slider(steps=[100, 300, 1000, 3000, 10000, 100000], value=300, label="at most so many requests", **common)
     mo.vstack(
         [
             mo.hstack([ratio, ram], justify="start", gap=2, wrap=True),
@@ -83,9 +77,7 @@ def _(command, hardware, lab, mo, model):
 
 
 @app.cell
-def _(
-    KvsimError, cap, command, dtype, folder, hardware, lab, limit, model, mo, ram, rate, ratio, show, upload, workload
-):
+def _(KvsimError, cap, command, dtype, folder, hardware, lab, limit, model, mo, ram, rate, ratio, show, upload, workload):
     load, upload_problem = workload.value, None
     if upload.value:
         try:
@@ -152,21 +144,9 @@ def _(instant, job, lab, mo, prepared, show, stop, watch):
     kind = (
         "danger"
         if answer.problem
-        else (
-            "neutral"
-            if not answer.summary
-            else "success"
-            if not answer.summary["slo"] or answer.summary["slo"]["met"]
-            else "warn"
-        )
+        else ("neutral" if not answer.summary else "success" if not answer.summary["slo"] or answer.summary["slo"]["met"] else "warn")
     )
-    mo.vstack(
-        [
-            item
-            for item in (mo.callout(mo.md(f"**{show.text(lab.headline(answer))}**"), kind=kind), status)
-            if item is not None
-        ]
-    )
+    mo.vstack([item for item in (mo.callout(mo.md(f"**{show.text(lab.headline(answer))}**"), kind=kind), status) if item is not None])
     return (answer,)
 
 
@@ -176,11 +156,7 @@ def _(answer, lab, mo, show):
     memory = mo.vstack([show.figure(mo, found[key]) for key in ("card", "host") if key in found])
     latency = mo.vstack([show.figure(mo, found[key]) for key in ("latency", "ttft-split", "ttft-time") if key in found])
     over_time = mo.vstack(
-        [
-            show.figure(mo, found[key])
-            for key in ("occupancy", "queue", "hits-time", "hits-turn", "links", "gpu")
-            if key in found
-        ]
+        [show.figure(mo, found[key]) for key in ("occupancy", "queue", "hits-time", "hits-turn", "links", "gpu") if key in found]
     )
     said = lab.advice(answer)
     words = mo.md("\n".join(f"- {show.text(line)}" for line in said) or "*Nothing simulated yet.*")
@@ -205,10 +181,7 @@ def _(choice, curve_button, lab, mo, show):
 
 @app.cell
 def _(answer, lab, mo):
-    files = [
-        mo.download(data=content, filename=name, label=label)
-        for label, (name, content) in lab.downloads(answer).items()
-    ]
+    files = [mo.download(data=content, filename=name, label=label) for label, (name, content) in lab.downloads(answer).items()]
     lines = [mo.md("## Take it home"), mo.hstack(files, justify="start")] if files else []
     if answer.resolved is not None:
         lines.append(mo.md("The same from the command line: `kvsim run scenario.yaml --report report.html`"))
@@ -226,9 +199,7 @@ def _(mo, prefix):
     device = mo.ui.slider(200, 4000, value=900, step=50, label="device tokens", show_value=True, debounce=True)
     host = mo.ui.slider(0, 8000, value=1500, step=50, label="host tokens", show_value=True, debounce=True)
     page = mo.ui.dropdown({"1": 1, "16": 16, "64": 64}, value="1", label="page size")
-    policy = mo.ui.dropdown(
-        ["write_through", "write_through_selective", "write_back"], value="write_through", label="write policy"
-    )
+    policy = mo.ui.dropdown(["write_through", "write_through_selective", "write_back"], value="write_through", label="write policy")
     mo.vstack(
         [
             mo.md(
@@ -245,9 +216,7 @@ def _(mo, prefix):
 @app.cell
 def _(KvsimError, Settings, build_world, device, host, mo, page, policy, prefix, script, show):
     try:
-        settings = Settings(
-            device_tokens=device.value, host_tokens=host.value, page_size=page.value, write_policy=policy.value
-        )
+        settings = Settings(device_tokens=device.value, host_tokens=host.value, page_size=page.value, write_policy=policy.value)
         world, trouble = build_world(script.value, settings), None
     except KvsimError as problem:
         world, trouble = build_world(prefix.TIERS), mo.callout(mo.md(show.text(str(problem))), kind="danger")

@@ -80,9 +80,7 @@ def _request(script: Script, words: list[str], line: int) -> RequestSpec:
     prompt = canonical(_piece(script, word, line) for word in words[1:-1])
     script.pieces[f"@{number}"] = (len(script.pieces) * SPACING, int(output))
     first = script.pieces[f"@{number}"][0]
-    return RequestSpec(
-        str(number), round(seconds * PS_PER_S), prompt, length(prompt), int(output), first, max_new_tokens=int(output)
-    )
+    return RequestSpec(str(number), round(seconds * PS_PER_S), prompt, length(prompt), int(output), first, max_new_tokens=int(output))
 
 
 def _piece(script: Script, word: str, line: int) -> Run:

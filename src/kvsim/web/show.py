@@ -26,18 +26,12 @@ def table(mo: Any, data: DataTable) -> Any:
     """Return a small table as HTML with headings; every cell is escaped."""
     import html
 
-    head = "".join(
-        f'<th scope="col" style="text-align:left;padding:2px 10px">{html.escape(h)}</th>' for h in data.headers
-    )
+    head = "".join(f'<th scope="col" style="text-align:left;padding:2px 10px">{html.escape(h)}</th>' for h in data.headers)
     body = "".join(
-        "<tr>"
-        + "".join(f'<td style="padding:2px 10px;vertical-align:top">{html.escape(cell)}</td>' for cell in row)
-        + "</tr>"
+        "<tr>" + "".join(f'<td style="padding:2px 10px;vertical-align:top">{html.escape(cell)}</td>' for cell in row) + "</tr>"
         for row in data.rows
     )
-    return mo.Html(
-        f'<div style="overflow-x:auto"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+    return mo.Html(f'<div style="overflow-x:auto"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>')
 
 
 def figure(mo: Any, value: Figure) -> Any:
@@ -53,9 +47,7 @@ def figure(mo: Any, value: Figure) -> Any:
 
 def answers_for(mo: Any, exercises: Sequence[Exercise]) -> Any:
     """Return one number field per exercise, as one element."""
-    return mo.ui.array(
-        [mo.ui.number(label=f"your answer ({e.unit})" if e.unit else "your answer", value=None) for e in exercises]
-    )
+    return mo.ui.array([mo.ui.number(label=f"your answer ({e.unit})" if e.unit else "your answer", value=None) for e in exercises])
 
 
 def sheet(mo: Any, exercises: Sequence[Exercise], answers: Any) -> Any:
@@ -72,10 +64,7 @@ def sheet(mo: Any, exercises: Sequence[Exercise], answers: Any) -> Any:
 def moment(mo: Any, frame: Frame, world: World) -> Any:
     """Return one moment of a small world: clock, what happened, the tree, the pools, the requests."""
     happened = "\n".join(f"- {text(event)}" for event in frame.events) or "- nothing else"
-    heading = (
-        f"**Moment {frame.number} of {len(world.frames) - 1}, clock {frame.clock_s:g} "
-        f"s: {text(frame.title)}**\n\n{happened}"
-    )
+    heading = f"**Moment {frame.number} of {len(world.frames) - 1}, clock {frame.clock_s:g} s: {text(frame.title)}**\n\n{happened}"
     tree = tree_chart(frame) if frame.nodes else mo.md("*The tree is empty.*")
     return mo.vstack([mo.md(heading), tree, pools_chart(frame), table(mo, request_table(frame))])
 
@@ -88,9 +77,7 @@ def stepper(mo: Any, get: Any, put: Any, last: int) -> Any:
     last = max(last, 1)
     back = mo.ui.button(label="back", on_click=lambda _: put(lambda n: max(n - 1, 0)))
     forward = mo.ui.button(label="forward", on_click=lambda _: put(lambda n: min(n + 1, last)))
-    slider = mo.ui.slider(
-        0, last, value=min(get(), last), label="moment", on_change=put, show_value=True, full_width=True
-    )
+    slider = mo.ui.slider(0, last, value=min(get(), last), label="moment", on_change=put, show_value=True, full_width=True)
     return mo.ui.dictionary({"back": back, "forward": forward, "moment": slider})
 
 

@@ -206,9 +206,7 @@ class Watcher(Recorder):
         super().request(request, status, reason)
         state = status or request.status
         self._seen.ended[request.spec.id] = _view(request, state)
-        self.note(
-            f"request {request.spec.id} {state}" + (f": {reason or request.reason}" if reason or request.reason else "")
-        )
+        self.note(f"request {request.spec.id} {state}" + (f": {reason or request.reason}" if reason or request.reason else ""))
 
     def cache(self, replica: int, now: int, occupancy: Any) -> None:
         """Record the cache counters; take a frame if something happened while the next step was planned."""
@@ -220,16 +218,12 @@ class Watcher(Recorder):
         """Record a step and take a frame after it."""
         super().step(*row)
         clock = int(self.machine.env.now) * PS
-        if self.frames[-1].title == PLANNED and self.frames[-1].clock_s == round(
-            clock, 12
-        ):  # seen while settling this step
+        if self.frames[-1].title == PLANNED and self.frames[-1].clock_s == round(clock, 12):  # seen while settling this step
             self._seen.events[:0] = self.frames.pop().events
         kind, prefills, new, cached, batch, load = row[1], row[7], row[8], row[9], row[5], row[10]
         parts = [f"{kind} step ended"]
         if prefills:
-            parts.append(
-                f"{prefills} prompt{'s' if prefills > 1 else ''}, {new} tokens computed, {cached} found in the cache"
-            )
+            parts.append(f"{prefills} prompt{'s' if prefills > 1 else ''}, {new} tokens computed, {cached} found in the cache")
         if load:
             parts.append(f"{load} of them loaded back")
         if batch:
@@ -283,10 +277,6 @@ def walk(cache: KvCache, script: Script) -> list[NodeView]:
         node, start = stack.pop()
         if node.parent is not None:
             where = ("device and host" if node.host else "device") if node.device else "host"
-            out.append(
-                NodeView(node.id, node.parent.id, start, node.size, script.label(node.key), where, node.locked > 0)
-            )
-        stack += [
-            (child, start + node.size) for child in sorted(node.children.values(), key=lambda n: n.key, reverse=True)
-        ]
+            out.append(NodeView(node.id, node.parent.id, start, node.size, script.label(node.key), where, node.locked > 0))
+        stack += [(child, start + node.size) for child in sorted(node.children.values(), key=lambda n: n.key, reverse=True)]
     return out

@@ -33,9 +33,7 @@ def script(users: int = USERS, rounds: int = ROUNDS, *, scan: int = 0) -> str:
 @cache
 def world(host_tokens: int, *, users: int = USERS, scan: int = 0, eviction: str = "lru") -> World:
     """Return the lesson's world: a device of 500 tokens and a host tier of so many."""
-    return build_world(
-        script(users, scan=scan), Settings(device_tokens=500, host_tokens=host_tokens, eviction=eviction)
-    )
+    return build_world(script(users, scan=scan), Settings(device_tokens=500, host_tokens=host_tokens, eviction=eviction))
 
 
 def hit_rate(made: World, *, skip: int = 0) -> float:
@@ -63,8 +61,7 @@ def exercises() -> tuple[Exercise, ...]:
     return (
         Exercise(
             "knee-1",
-            "5 users with 200 tokens each come back in turn; device and host keep at "
-            "most 500 and 400 tokens. Hit rate in %?",
+            "5 users with 200 tokens each come back in turn; device and host keep at most 500 and 400 tokens. Hit rate in %?",
             100 * hit_rate(small),
             "%",
             "LRU throws out exactly the one who comes next: a cache that holds 80 % of the users serves nobody.",
@@ -96,8 +93,7 @@ def exercises() -> tuple[Exercise, ...]:
         ),
         Exercise(
             "knee-4",
-            "In each round somebody sends 450 tokens that never come back; host 1,500. Hit "
-            "rate in % of the users' and scanner's tokens?",
+            "In each round somebody sends 450 tokens that never come back; host 1,500. Hit rate in % of the users' and scanner's tokens?",
             100 * hit_rate(scanned),
             "%",
             "What is never used again takes room from what is, and counts as missed itself.",

@@ -48,8 +48,7 @@ def exercises() -> tuple[Exercise, ...]:
             "How many tokens does Anna's second turn (request 3) find?",
             found["3"],
             "tokens",
-            "400 + 200 + 19: KV of the last generated token is never computed, so "
-            "the answer is cached but for one token.",
+            "400 + 200 + 19: KV of the last generated token is never computed, so the answer is cached but for one token.",
             (
                 (620, "close: the last token of an answer is generated but never computed, so its KV is not there."),
                 (600, "the first answer is part of the second prompt, and it was cached while it was generated."),

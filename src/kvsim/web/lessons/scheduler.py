@@ -83,8 +83,7 @@ def exercises() -> tuple[Exercise, ...]:
             "The same with chunks of 500 tokens (without mixed batches)?",
             chunked,
             "s",
-            "Chunks follow each other without a decode step between them: without mixed "
-            "batches chunking bounds memory, not the gap.",
+            "Chunks follow each other without a decode step between them: without mixed batches chunking bounds memory, not the gap.",
             (
                 (0.5, "that is what one expects; but the next chunk is prefill, too, and prefill goes first."),
                 (0.51, "the next chunk is prefill, too, and prefill goes first."),
@@ -96,8 +95,7 @@ def exercises() -> tuple[Exercise, ...]:
             "4 requests at once (100 tokens in, 100 out), at most 2 run: the longest time to the first token, in s?",
             narrow,
             "s",
-            "The second pair waits until the first has finished: their prefill, their "
-            "99 decode steps, then its own prefill.",
+            "The second pair waits until the first has finished: their prefill, their 99 decode steps, then its own prefill.",
             ((0.4, "that would be without the cap."), (0.2, "that is the first pair.")),
             tolerance=0.02,
         ),
@@ -108,8 +106,7 @@ def exercises() -> tuple[Exercise, ...]:
             "many computed tokens does b lose?",
             lost,
             "tokens",
-            "The newest request gives up its KV and starts again later; its prompt is "
-            "still in the tree, its answer is not.",
+            "The newest request gives up its KV and starts again later; its prompt is still in the tree, its answer is not.",
             (
                 (lost + 100, "the prompt's KV stays in the tree as long as nobody needs the room."),
                 (0, "100 + 700 + 100 + 300 tokens do not fit into 1,000 slots."),
@@ -118,8 +115,7 @@ def exercises() -> tuple[Exercise, ...]:
         ),
         Exercise(
             "scheduler-5",
-            "Speculation: a step costs 1.5 times as much and yields 3 tokens. 10 ms per step "
-            "before: what is the time per token, in ms?",
+            "Speculation: a step costs 1.5 times as much and yields 3 tokens. 10 ms per step before: what is the time per token, in ms?",
             1e3 * speculative_tpot(0.010, 3.0, 1.5),
             "ms",
             "10 ms x 1.5 / 3.",
@@ -137,10 +133,7 @@ def gap_sentence(made: World) -> str:
 def steps_chart(made: World) -> Any:
     """Return the steps over time, one bar each, by kind."""
     alt = altair()
-    data = [
-        {"start": row[2] * PS, "stop": row[3] * PS, "kind": row[1], "new": row[8], "batch": row[5]}
-        for row in made.recording.steps
-    ]
+    data = [{"start": row[2] * PS, "stop": row[3] * PS, "kind": row[1], "new": row[8], "batch": row[5]} for row in made.recording.steps]
     colours = {"prefill": BLUE, "decode": GREEN}
     chart = (
         alt.Chart(rows_of(data))

@@ -93,8 +93,7 @@ def exercises() -> tuple[Exercise, ...]:
         ),
         Exercise(
             "trip-3",
-            "Copies of 0.25 s each start at random times, 2 per second: how long "
-            "does a copy wait for the link on average?",
+            "Copies of 0.25 s each start at random times, 2 per second: how long does a copy wait for the link on average?",
             queue_wait_s(2, copy_s),
             "s",
             "Load 0.5: 0.5 x 0.25 / (2 x 0.5) s.",
@@ -113,8 +112,7 @@ def exercises() -> tuple[Exercise, ...]:
         ),
         Exercise(
             "trip-5",
-            "Anchor machine: how many times faster is loading 32,000 tokens than "
-            "computing them (nothing else running)?",
+            "Anchor machine: how many times faster is loading 32,000 tokens than computing them (nothing else running)?",
             compute_s / load_s,
             "times",
             f"{compute_s:.3g} s against {load_s:.3g} s.",
@@ -179,7 +177,5 @@ def anchor_table(lengths: tuple[int, ...] = (100, 1000, 4000, 16_000, 64_000)) -
     rows = []
     for tokens in lengths:
         loaded, computed = anchor_times(tokens)
-        rows.append(
-            (f"{tokens:,}", f"{1e3 * loaded:.3g} ms", f"{1e3 * computed:.3g} ms", f"{computed / loaded:.3g} times")
-        )
+        rows.append((f"{tokens:,}", f"{1e3 * loaded:.3g} ms", f"{1e3 * computed:.3g} ms", f"{computed / loaded:.3g} times"))
     return DataTable(("prefix (tokens)", "load back", "compute again", "loading is faster"), tuple(rows))
