@@ -53,9 +53,7 @@ def test_the_simple_connectors_pool_is_in_proportion_to_the_gpus() -> None:
     assert simple_blocks(80, 1000, 10 * GIB, 1) == 8000
 
 
-@pytest.mark.parametrize(
-    ("blocks", "longest", "size"), [(2588, 41_000, 16), (44_692, 131_072, 16), (9_951, 40_960, 64), (7, 100, 16)]
-)
+@pytest.mark.parametrize(("blocks", "longest", "size"), [(2588, 41_000, 16), (44_692, 131_072, 16), (9_951, 40_960, 64), (7, 100, 16)])
 def test_a_printed_pool_gives_its_blocks_back(blocks: int, longest: int, size: int) -> None:
     tokens = printed_tokens(blocks, longest, size)
     found = blocks_of_printed(tokens, longest, size)

@@ -16,9 +16,7 @@ def params(**changes: object) -> VllmParams:
     return VllmParams(RULES["vllm-0.24.0"], **{**given, **changes})
 
 
-def spec(
-    name: str, prompt: int, output: int, *, at: int = 0, first: int | None = None, limit: int | None = None
-) -> RequestSpec:
+def spec(name: str, prompt: int, output: int, *, at: int = 0, first: int | None = None, limit: int | None = None) -> RequestSpec:
     start = 1000 * (int(name) + 1) if first is None else first
     return RequestSpec(
         id=name,

@@ -43,7 +43,7 @@ class Pool(Protocol):
     idle_hashed: int
     evicted: int
     log: list[int] | None
-    lost: list[int] | None
+    lost: list[tuple[int, int]] | None
     met: list[tuple[Any, Marker]]
 
     @property
@@ -131,7 +131,7 @@ class BlockPool:
         self.idle_hashed = 0
         self.evicted = 0
         self.log: list[int] | None = None
-        self.lost: list[int] | None = None
+        self.lost: list[tuple[int, int]] | None = None
         self.met: list[tuple[Any, Marker]] = []
         self._by_key: dict[int, list[Block]] = {}
         self._head, self._tail = Block(), Block()
@@ -219,7 +219,7 @@ class BlockPool:
         if self.log is not None:
             self.log.append(block.key)
         if self.lost is not None:
-            self.lost.append(block.key)
+            self.lost.append((block.key, 1))
         block.key = -1
         self.hashed -= 1
         self.evicted += 1

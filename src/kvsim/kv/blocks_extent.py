@@ -65,7 +65,7 @@ class ExtentPool:
         self.idle_hashed = 0
         self.evicted = 0
         self.log: list[int] | None = None
-        self.lost: list[int] | None = None
+        self.lost: list[tuple[int, int]] | None = None
         self.met: list[tuple[Any, Marker]] = []
         self._starts: dict[int, Extent] = {}  # the oldest copy of each stretch, by its first name
         self._head, self._tail = Extent(0, 0, 0, False), Extent(0, 0, 0, False)
@@ -168,9 +168,10 @@ class ExtentPool:
         self.evicted += took
 
     def _note_lost(self, lo: int, hi: int) -> None:
-        for reader in (self.log, self.lost):
-            if reader is not None:
-                reader.extend(range(hi - 1, lo - 1, -1))
+        if self.log is not None:
+            self.log.extend(range(hi - 1, lo - 1, -1))
+        if self.lost is not None:
+            self.lost.append((lo, hi - lo))
 
     def _meet(self, extent: Extent, table: ExtentTable | None, place: int, count: int) -> None:
         extent.marks = marks = tuple(mark for mark in extent.marks if mark.pending)

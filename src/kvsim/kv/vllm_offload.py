@@ -1,7 +1,8 @@
 """The CPU tier of vLLM's OffloadingConnector: which keys it holds, whom it evicts (v1/kv_offload/cpu/manager.py).
 
-Keys are names of block contents (``blocks_keys``). A key is *ready* once its store completed; a ready key without
-running loads is *idle* and may be evicted.
+Keys are names of block contents (``blocks_keys``), given as runs. A key is *ready* once its store completed; a ready key
+without running loads is *idle* and may be evicted. Here every key is kept by itself; ``vllm_offload_extent.LruTier`` keeps
+the lru policy at a cost per run and must agree with ``CpuTier`` everywhere.
 """
 
 from __future__ import annotations
@@ -10,7 +11,25 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator
+
+    from kvsim.content import Runs
+
+
+def _each(runs: Runs) -> Iterator[int]:
+    for first, count in runs:
+        yield from range(first, first + count)
+
+
+def stretches(flags: Iterable[bool]) -> list[tuple[int, int]]:
+    """Return the stretches (start, stop) of positions at which ``flags`` is true."""
+    out: list[tuple[int, int]] = []
+    for at, flag in enumerate(flags):
+        if flag and out and out[-1][1] == at:
+            out[-1] = (out[-1][0], at + 1)
+        elif flag:
+            out.append((at, at + 1))
+    return out
 
 
 class _Entry:
@@ -35,25 +54,43 @@ class CpuTier:
         self.evicted = 0
         self._order: OrderedDict[int, None] = OrderedDict()  # idle keys, the next victim first
 
-    def present(self, key: int) -> bool:
+    @property
+    def resident(self) -> int:
+        """Keys held, ready or not."""
+        return len(self.entries)
+
+    def holds(self, key: int) -> bool:
         """Tell whether a key is resident, ready or not."""
         return key in self.entries
 
-    def ready(self, key: int) -> bool:
-        """Tell whether a resident key can be loaded."""
-        return self.entries[key].loads >= 0
+    def resident_among(self, first: int, count: int) -> int:
+        """Return how many of the keys first .. first + count - 1 are resident."""
+        return sum(key in self.entries for key in range(first, first + count))
 
-    def loading(self, key: int) -> bool:
-        """Tell whether a load of the key runs."""
-        return self.entries[key].loads > 0
+    def walk(self, runs: Runs) -> tuple[int, bool, bool]:
+        """Return (keys up to the first that is not here, whether all of them are ready, whether one is being loaded)."""
+        count, ready, loading = 0, True, False
+        for key in _each(runs):
+            entry = self.entries.get(key)
+            if entry is None:
+                break
+            count += 1
+            ready &= entry.loads >= 0
+            loading |= entry.loads > 0
+        return count, ready, loading
 
-    def store(self, keys: Sequence[int], protected: Collection[int]) -> bool:
+    def missing(self, runs: Runs) -> list[tuple[int, int]]:
+        """Return the stretches (start, stop) of positions in ``runs`` whose keys are not here."""
+        return stretches(key not in self.entries for key in _each(runs))
+
+    def store(self, runs: Runs, protected: Runs) -> bool:
         """Make room for new keys and insert them as not ready; False (and nothing changed): there is no room."""
+        keys = list(_each(runs))
         needed = len(keys) - (self.capacity - len(self.entries))
         if needed > 0:
             if needed > self.idle:
                 return False
-            victims = self._victims(needed, protected)
+            victims = self._victims(needed, set(_each(protected)))
             if victims is None:
                 return False
             self._drop(victims)
@@ -62,33 +99,33 @@ class CpuTier:
             self._inserted(key)
         return True
 
-    def stored(self, keys: Iterable[int]) -> None:
+    def stored(self, runs: Runs) -> None:
         """A store completed: its keys are ready."""
-        for key in keys:
+        for key in _each(runs):
             self.entries[key].loads = 0
             self._rest(key)
 
-    def pin(self, keys: Iterable[int]) -> None:
+    def pin(self, runs: Runs) -> None:
         """A load of ready keys begins."""
-        for key in keys:
+        for key in _each(runs):
             entry = self.entries[key]
             if entry.loads == 0:
                 self.idle -= 1
                 self._order.pop(key, None)
             entry.loads += 1
 
-    def unpin(self, keys: Iterable[int]) -> None:
+    def unpin(self, runs: Runs) -> None:
         """A load completed."""
-        for key in keys:
+        for key in _each(runs):
             entry = self.entries[key]
             entry.loads -= 1
             if entry.loads == 0:
                 self._rest(key)
 
-    def touch(self, keys: Sequence[int]) -> None:
+    def touch(self, runs: Runs) -> None:
         """Mark keys as used now, the last one first, so that the head of a prefix is the most recent."""
         order = self._order
-        for key in reversed(keys):
+        for key in reversed(list(_each(runs))):
             if key in order:
                 order.move_to_end(key)
 
@@ -133,9 +170,9 @@ class ArcTier(CpuTier):
         self._b2: OrderedDict[int, None] = OrderedDict()
         self._target = 0.0
 
-    def touch(self, keys: Sequence[int]) -> None:
+    def touch(self, runs: Runs) -> None:
         """Promote ready keys to T2; a key lost lately moves the target size of T1."""
-        for key in reversed(keys):
+        for key in reversed(list(_each(runs))):
             if key in self._t1:
                 if self.entries[key].loads < 0:
                     self._t1.move_to_end(key)
@@ -200,13 +237,14 @@ class LookupCounts:
         self.threshold, self.size = threshold, size
         self._counts: OrderedDict[int, int] = OrderedDict()
 
-    def note(self, key: int) -> None:
-        """Count one lookup."""
+    def note(self, runs: Runs) -> None:
+        """Count one lookup of each key."""
         if self.threshold < 2:
             return
-        self._counts[key] = self._counts.pop(key, 0) + 1
-        if len(self._counts) > self.size:
-            self._counts.popitem(last=False)
+        for key in _each(runs):
+            self._counts[key] = self._counts.pop(key, 0) + 1
+            if len(self._counts) > self.size:
+                self._counts.popitem(last=False)
 
     def worthy(self, key: int) -> bool:
         """Tell whether a key was looked up often enough to be stored."""

@@ -104,10 +104,7 @@ class Admission(VllmCore):
         if hit:
             extra += pool.idle_hits(request.keys, hit)
         have = hit + table.held
-        if (
-            params.scheduler_reserve_full_isl
-            and max(-(-min(request.known, longest) // size) - have, 0) + extra > pool.free
-        ):
+        if params.scheduler_reserve_full_isl and max(-(-min(request.known, longest) // size) - have, 0) + extra > pool.free:
             return False
         reserved = self._reserved() if load else 0
         return max(-(-min(upto, longest) // size) - have, 0) + extra <= pool.free - reserved

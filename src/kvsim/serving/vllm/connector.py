@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kvsim.content import Runs
     from kvsim.serving.vllm.state import VllmRequest, VllmStep
 
 
@@ -18,6 +19,9 @@ class Connector:
     keeps_engine_stepping = False
     stored_tokens = 0
     loaded_tokens = 0
+
+    def submitted(self, request: VllmRequest, content: Runs) -> None:
+        """Learn that a request with this content (outputs included) arrived."""
 
     def lookup(self, request: VllmRequest, local: int) -> int | None:
         """Return the tokens beyond ``local`` hit tokens that can be loaded, or None: ask later."""
@@ -73,6 +77,6 @@ class Connector:
         """Return the tokens that left the CPU tier so far."""
         return 0
 
-    def holds(self, key: int) -> bool:
-        """Tell whether the CPU tier holds the block of this name."""
-        return False
+    def resident_among(self, first: int, count: int) -> int:
+        """Return how many of the blocks named first .. first + count - 1 the CPU tier holds."""
+        return 0

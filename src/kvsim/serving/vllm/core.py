@@ -42,9 +42,7 @@ class VllmCore:
         self.processed = 0  # number of the last one whose output was processed
         self.inflight_prefills: dict[VllmRequest, None] = {}
         self.special: list[VllmRequest] = []
-        self.cohort = Cohort(
-            params.block_size, params.max_model_len, params.async_scheduling, params.enable_prefix_caching
-        )
+        self.cohort = Cohort(params.block_size, params.max_model_len, params.async_scheduling, params.enable_prefix_caching)
         self.live_outputs = LiveOutputs()
         self.refused = False  # the last pass ended with a waiting request that did not fit
         self.entangling = False  # a member became entangled since the last pass

@@ -37,9 +37,9 @@ class DeviceOccupancy:
 class VllmOccupancy:
     """Implements ``serving.port.Occupancy``.
 
-    Blocks count whole. ``device_used``: blocks in use or with a hash; ``device_evictable``: those with a hash and no
-    user. A block re-used for something else is ``demoted`` if the CPU tier holds its content at that moment, else
-    ``dropped``.
+    Blocks count whole. ``device_used``: blocks in use or with a hash; ``device_evictable``: those with a hash and no user.
+    A block re-used for something else is ``demoted`` if the CPU tier holds its content when it is counted, else
+    ``dropped``; offloaded blocks of several GPU blocks are not told apart: there all of it counts as dropped.
     """
 
     def __init__(self, core: VllmCore) -> None:
@@ -79,7 +79,8 @@ class VllmOccupancy:
     def _sort_lost(self) -> None:
         lost = self._core.pool.lost
         if lost:
-            self._demoted += sum(map(self._core.connector.holds, lost))
+            for first, count in lost:
+                self._demoted += self._core.connector.resident_among(first, count)
             lost.clear()
 
     @property

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.kv.vllm_offload import ArcTier, CpuTier, LookupCounts
+from kvsim.content import cut, length
+from kvsim.kv.blocks import expand
+from kvsim.kv.blocks_keys import BlockKeys
+from kvsim.kv.vllm_offload import ArcTier, CpuTier, LookupCounts, stretches
+from kvsim.kv.vllm_offload_extent import LruTier
 from kvsim.serving.vllm.connector import Connector
 from kvsim.serving.vllm.state import ENDED, VllmStep
 
 if TYPE_CHECKING:
+    from kvsim.content import Runs
     from kvsim.serving.port import Transfers
     from kvsim.serving.vllm.core import VllmCore
     from kvsim.serving.vllm.state import VllmRequest
@@ -17,10 +22,11 @@ if TYPE_CHECKING:
 class Job:
     """One copy operation of one request. ``pending``: not processed yet; ``ticket``, ``since``: of its submission."""
 
-    __slots__ = ("is_load", "keys", "owner", "pending", "since", "ticket")
+    __slots__ = ("is_load", "keys", "owner", "pending", "since", "ticket", "units")
 
-    def __init__(self, owner: VllmRequest, keys: list[int], is_load: bool) -> None:
+    def __init__(self, owner: VllmRequest, keys: Runs, is_load: bool) -> None:
         self.owner, self.keys, self.is_load = owner, keys, is_load
+        self.units = length(keys)
         self.pending = True
         self.since = 0
         self.ticket: object = None
@@ -37,7 +43,8 @@ class Offloading(Connector):
         self.params, self.pool, self.log = params, scheduler.pool, scheduler.log
         self.transfers = transfers
         self.unit = params.offload_factor * params.block_size  # tokens of one offloaded block
-        self.tier = (ArcTier if params.cpu_policy == "arc" else CpuTier)(params.cpu_blocks)
+        self.names = scheduler.names if params.offload_factor == 1 else BlockKeys(self.unit)
+        self.tier: CpuTier | LruTier = (ArcTier if params.cpu_policy == "arc" else LruTier)(params.cpu_blocks)
         self.counts = LookupCounts(params.store_threshold)
         self._jobs: dict[VllmRequest, list[Job]] = {}
         self._deferred: list[Job] = []  # stores decided in the last pass, submitted at the start of the next one
@@ -45,12 +52,10 @@ class Offloading(Connector):
         self._submitted: list[Job] = []
         self._in_flight = [0, 0]  # stores, loads
 
-    def _keys(self, request: VllmRequest, start: int, stop: int) -> list[int]:
-        """Names of the request's offloaded blocks [start, stop): each that of its last GPU block."""
-        factor = self.params.offload_factor
-        if start >= stop:
-            return []
-        return request.chain(start * factor, stop * factor)[factor - 1 :: factor]
+    def submitted(self, request: VllmRequest, content: Runs) -> None:
+        """Name the request's offloaded blocks: an offloaded block's key is that of its last GPU block."""
+        same = self.params.offload_factor == 1
+        request.unit_keys = request.keys if same else self.names.chain(content, request.spec.namespace)
 
     # ------------------------------------------------------------------ lookup and load
     def lookup(self, request: VllmRequest, local: int) -> int | None:
@@ -60,40 +65,35 @@ class Offloading(Connector):
         unit = self.unit
         whole = request.known // unit
         first = local // unit
-        walk = self._walk(request, first, whole) if whole * unit - local >= unit else []
-        self.tier.touch(self._keys(request, 0, whole))
-        if not all(self.tier.ready(key) for key in walk):
+        found, ready, loading = 0, True, False
+        if whole * unit - local >= unit:
+            rest = cut(request.unit_keys, first, whole)
+            found, ready, loading = self.tier.walk(rest)
+            self.counts.note(cut(rest, 0, found + 1))
+        self.tier.touch(cut(request.unit_keys, 0, whole))
+        if not ready:
             return None
-        external = (first + len(walk)) * unit - local
+        external = (first + found) * unit - local
         if external < unit:
             return 0
-        if self.params.enable_prefix_caching and any(self.tier.loading(key) for key in walk):
+        if self.params.enable_prefix_caching and loading:
             return None
         return external
-
-    def _walk(self, request: VllmRequest, first: int, stop: int) -> list[int]:
-        out: list[int] = []
-        for key in self._keys(request, first, stop):
-            self.counts.note(key)
-            if not self.tier.present(key):
-                break
-            out.append(key)
-        return out
 
     def load(self, request: VllmRequest, local: int, tokens: int) -> None:
         """Pin what will be loaded; the store cursor goes behind it."""
         stop = (local + tokens) // self.unit
-        keys = self._keys(request, local // self.unit, stop)
+        keys = cut(request.unit_keys, local // self.unit, stop)
         self.tier.pin(keys)
         request.store_from = stop
         self._loads.append(self._new_job(request, keys, True))
 
-    def _new_job(self, request: VllmRequest, keys: list[int], is_load: bool) -> Job:
+    def _new_job(self, request: VllmRequest, keys: Runs, is_load: bool) -> Job:
         job = Job(request, keys, is_load)
         if is_load:
-            self.loaded_tokens += len(keys) * self.unit
+            self.loaded_tokens += job.units * self.unit
         else:
-            self.stored_tokens += len(keys) * self.unit
+            self.stored_tokens += job.units * self.unit
         self._jobs.setdefault(request, []).append(job)
         self._in_flight[is_load] += 1
         return job
@@ -102,12 +102,12 @@ class Offloading(Connector):
     def build(self, step: VllmStep, now: int) -> None:
         """Submit the last pass's stores, wait for what must be finished, submit loads, decide new stores."""
         for job in self._deferred:
-            job.ticket = self.transfers.write(len(job.keys) * self.unit, now)
+            job.ticket = self.transfers.write(job.units * self.unit, now)
         self._submitted.extend(self._deferred)
         self._deferred = []
         self._flush(step, now)
         for job in self._loads:
-            job.since, job.ticket = now, self.transfers.load(len(job.keys) * self.unit, now)
+            job.since, job.ticket = now, self.transfers.load(job.units * self.unit, now)
         self._submitted.extend(self._loads)
         self._loads = []
         for request, _, _ in step.work:
@@ -119,12 +119,7 @@ class Offloading(Connector):
         if self.pool.met:
             users = {id(request.table) for request, _, _ in step.work} | {id(job.owner.table) for job in self._loads}
             for table, job in self.pool.met:  # table None: the cohort's, all of it scheduled
-                if (
-                    (table is None or id(table) in users)
-                    and job.pending
-                    and isinstance(job, Job)
-                    and job.owner.phase == ENDED
-                ):
+                if (table is None or id(table) in users) and job.pending and isinstance(job, Job) and job.owner.phase == ENDED:
                     flushed[job] = None
             self.pool.met.clear()
         for job in flushed:
@@ -141,33 +136,30 @@ class Offloading(Connector):
         if stop <= start:
             request.store_from = stop
             return
-        keys = self._keys(request, start, stop)
-        new = [key for key in keys if not self.tier.present(key) and self.counts.worthy(key)]
-        if new:
+        keys = cut(request.unit_keys, start, stop)
+        gaps = self.tier.missing(keys) if self.counts.threshold < 2 else self._worthy(keys)
+        if gaps:
             before = self.tier.evicted
-            if not self.tier.store(new, set(keys)):
+            new = keys if gaps == [(0, stop - start)] else tuple(run for lo, hi in gaps for run in cut(keys, lo, hi))
+            if not self.tier.store(new, keys):
                 if self.log is not None:
                     self.log.refused.append(request)
                 return
-            self.tier.touch(self._keys(request, 0, request.known // self.unit))
-            self._deferred.append(self._new_store(request, start, keys, new))
+            self.tier.touch(cut(request.unit_keys, 0, request.known // self.unit))
+            job = self._new_job(request, new, False)
+            factor = self.params.offload_factor
+            for lo, hi in gaps:
+                self.pool.mark(request.table, (start + lo) * factor, (start + hi) * factor, job)
+            self._deferred.append(job)
             if self.log is not None:
-                self.log.stored.append((request, len(new)))
+                self.log.stored.append((request, job.units))
                 self.log.cpu_evicted += self.tier.evicted - before
         request.store_from = stop
 
-    def _new_store(self, request: VllmRequest, start: int, keys: list[int], new: list[int]) -> Job:
-        job = self._new_job(request, new, False)
-        factor, wanted = self.params.offload_factor, set(new)
-        at = 0
-        while at < len(keys):
-            stop = at
-            while stop < len(keys) and keys[stop] in wanted:
-                stop += 1
-            if stop > at:
-                self.pool.mark(request.table, (start + at) * factor, (start + stop) * factor, job)
-            at = stop + 1
-        return job
+    def _worthy(self, keys: Runs) -> list[tuple[int, int]]:
+        """Return the stretches of positions that are missing and were looked up often enough."""
+        every = expand(keys, 0, length(keys))
+        return stretches(not self.tier.holds(key) and self.counts.worthy(key) for key in every)
 
     # ------------------------------------------------------------------ completions
     def forwarded(self, step: VllmStep, now: int) -> None:
@@ -211,8 +203,14 @@ class Offloading(Connector):
         return self.params.offload_prompt_only and request.store_from == request.prompt // self.unit
 
     def quiet(self, waiting: bool) -> bool:
-        """Only stores in flight: their completions can be processed later, in the same order, with the same effect."""
-        return not waiting and not self._deferred and not self._in_flight[1]
+        """Tell whether passes that only decode leave the tier as it is.
+
+        Stores in flight: their completions can be processed later, in the same order, with the same effect, if nobody is
+        looked up in between. Somebody waiting is looked up in every pass; under lru, without counts, again and again alike.
+        """
+        if self._deferred or self._in_flight[1]:
+            return False
+        return not waiting or not (self._in_flight[0] or self.params.cpu_policy == "arc" or self.counts.threshold > 1)
 
     def poll_idle(self, now: int) -> None:
         """Process what completed while the engine had no requests."""
@@ -222,16 +220,16 @@ class Offloading(Connector):
 
     def host_tokens(self) -> int:
         """Return the tokens resident on the CPU."""
-        return len(self.tier.entries) * self.unit
+        return self.tier.resident * self.unit
 
     def host_evicted_tokens(self) -> int:
         """Return the tokens that left the CPU tier so far."""
         return self.tier.evicted * self.unit
 
-    def holds(self, key: int) -> bool:
-        """Tell whether the CPU tier holds the block of this name."""
-        return self.tier.present(key)
+    def resident_among(self, first: int, count: int) -> int:
+        """Return how many of the blocks named first .. first + count - 1 the CPU tier holds."""
+        return self.tier.resident_among(first, count) if self.params.offload_factor == 1 else 0
 
     def state(self) -> tuple[int, ...]:
         """Return (keys resident, idle ones, store jobs, load jobs in flight)."""
-        return len(self.tier.entries), self.tier.idle, *self._in_flight
+        return self.tier.resident, self.tier.idle, *self._in_flight

@@ -209,11 +209,7 @@ class Passes(Admission):
         for request in ended:
             request.step = self._cohort_step if request.last_tick > self.cohort.settled else self.processed
         everybody = [(request, 1, True) for request in (*ended, *one_by_one)]
-        work = (
-            sorted([*everybody, *step.work], key=lambda item: item[0].place)
-            if step.work or len(everybody) > 1
-            else everybody
-        )
+        work = sorted([*everybody, *step.work], key=lambda item: item[0].place) if step.work or len(everybody) > 1 else everybody
         for request, _, sampled in work:
             if id(request) in ended_now:
                 settled.finished.append(request)

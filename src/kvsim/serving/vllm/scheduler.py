@@ -65,8 +65,11 @@ class VllmScheduler(Passes):
         spec, size = request.spec, self.params.block_size
         content = join(spec.prompt, ((spec.output_first, spec.output_tokens),)) if spec.output_tokens else spec.prompt
         request.keys = self.names.chain(content, spec.namespace)
+        matched = self.names.matched
+        if self.connector.present:
+            self.connector.submitted(request, content)
         first = request.prompt // size
-        request.entangled = self.names.matched > first
+        request.entangled = matched > first
         for other in self.live_outputs.inside(request.keys):
             if not other.entangled:
                 other.entangled = True
@@ -159,13 +162,7 @@ class VllmScheduler(Passes):
     def quiet(self, previous: Step | None) -> int:
         """Return how many further passes only repeat the decode step just planned."""
         cohort = self.cohort
-        if (
-            self._giving_up
-            or self.entangling
-            or not cohort.count
-            or len(self.running) != cohort.count
-            or self._cohort_step != self.number
-        ):
+        if self._giving_up or self.entangling or not cohort.count or len(self.running) != cohort.count or self._cohort_step != self.number:
             return 0
         if self.overlap and not self._repeats(previous):
             return 0
@@ -214,9 +211,7 @@ class VllmScheduler(Passes):
 
     def busy(self) -> bool:
         """Tell whether the engine loop would call ``schedule`` (has_requests)."""
-        return (
-            self.has_work() or bool(self._orphans) or (self.connector.keeps_engine_stepping and self.connector.busy())
-        )
+        return self.has_work() or bool(self._orphans) or (self.connector.keeps_engine_stepping and self.connector.busy())
 
     def counts(self) -> tuple[int, int]:
         """Return (running, waiting) requests; deferred and loading ones wait."""

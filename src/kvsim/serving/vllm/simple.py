@@ -236,9 +236,9 @@ class SimpleOffload(Connector):
         """Return the tokens that left the CPU tier so far."""
         return self.cpu.evicted * self.params.block_size
 
-    def holds(self, key: int) -> bool:
-        """Tell whether the CPU tier holds the block of this name."""
-        return self.cpu.first(key) is not None
+    def resident_among(self, first: int, count: int) -> int:
+        """Return how many of the blocks named first .. first + count - 1 the CPU tier holds."""
+        return sum(self.cpu.first(key) is not None for key in range(first, first + count))
 
     def state(self) -> tuple[int, ...]:
         """Return (distinct CPU contents, free CPU blocks, store events, loads in flight)."""

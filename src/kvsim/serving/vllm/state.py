@@ -58,6 +58,7 @@ class VllmRequest(Request):
         "store_from",
         "table",
         "total_limit",
+        "unit_keys",
     )
 
     def __init__(self, spec: RequestSpec, now: int, order: int, table: AnyTable) -> None:
@@ -75,6 +76,7 @@ class VllmRequest(Request):
         self.order = order
         self.table = table
         self.keys: Runs = EMPTY
+        self.unit_keys: Runs = EMPTY  # names of its offloaded blocks
         self.computed = 0
         self.in_flight = 0
         self.phase = WAITING
