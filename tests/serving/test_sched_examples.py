@@ -92,6 +92,18 @@ def test_e3_at_least_one_token_is_always_computed() -> None:
     ]  # fmt: skip
 
 
+def test_e3_in_0_5_23_a_length_finish_leaves_the_last_token_out() -> None:
+    first = request("A", 10, 1)
+    same = request("A2", first.prompt, 1, at=10)
+    answer = request("A3", [*first.prompt, (first.output_first, 1), (77, 2)], 1, at=20)
+    seen = watch(server("sglang-0.5.23"), [first, same, answer])
+    assert [said for said in seen.said if said.startswith("EXTEND")] == [
+        "EXTEND A(0,10)",
+        "EXTEND A2(9,1)",
+        "EXTEND A3(10,3)",
+    ]
+
+
 def test_e4_whole_pages_are_taken_and_cached() -> None:
     first = request("A", 10, 3)
     seen = watch(server(page_size=4), [first, request("A2", first.prompt, 3, at=12)])

@@ -15,6 +15,7 @@ from kvsim.kv.tiers import Tiers
 from kvsim.rules.sglang import SglangParams, SglangRules
 from kvsim.serving.sglang import order
 from kvsim.serving.sglang.admission import Admission
+from kvsim.serving.sglang.cohort import Cohort
 from kvsim.serving.sglang.decode import Decoding
 from kvsim.serving.sglang.order import Ordering
 from kvsim.serving.sglang.scheduler import SglangScheduler
@@ -215,15 +216,15 @@ ADMISSION = [
         "running requests reserve unclipped",
         Admission,
         "_reservations",
-        "min(r.mnt - r.output_done, clip) * ratio",
-        "(r.mnt - r.output_done) * ratio",
+        "min(r.limit_at - decoded, clip) * ratio",
+        "(r.limit_at - decoded) * ratio",
     ),
     text(
         "running requests reserve their whole limit",
         Admission,
         "_reservations",
-        "r.mnt - r.output_done, clip) * ratio",
-        "r.mnt, clip) * ratio",
+        "r.limit_at - decoded",
+        "r.mnt",
     ),
     text(
         "finished requests reserve nothing",
@@ -287,9 +288,7 @@ ADMISSION = [
         "left * others <= others",
         "left * others <= 0",
     ),
-    text(
-        "ignore_eos: nothing is freed by finishers", Admission, "_add_ignoring_eos", "freed += occupied", "freed += 0"
-    ),
+    text("ignore_eos: nothing is freed by finishers", Admission, "_add_ignoring_eos", "freed += occupied", "freed += 0"),
     text(
         "ignore_eos: chunk floored to pages",
         Admission,
@@ -309,9 +308,7 @@ ADMISSION = [
 DECODE = [
     text("retraction: longest prompt stays", Decoding, "_retract", "-r.spec.prompt_tokens", "r.spec.prompt_tokens"),
     text("retraction: most outputs go first", Decoding, "_retract", "(r.output_done, -r", "(-r.output_done, -r"),
-    text(
-        "retraction: ties by arrival", Decoding, "_retract", "(r.output_done, -r.spec.prompt_tokens)", "r.output_done"
-    ),
+    text("retraction: ties by arrival", Decoding, "_retract", "(r.output_done, -r.spec.prompt_tokens)", "r.output_done"),
     text("retraction: only while it does not fit", Decoding, "_retract", "not victims or not", "not"),
     text("retraction: no room made beside", Decoding, "_retract", "self.cache.make_room(", "(lambda *a: None)("),
     text(
@@ -347,23 +344,15 @@ DECODE = [
         "decode: allocation makes no room itself",
         Decoding,
         "_allocate_decode",
-        "cache.make_room(len(batch) * cache.page, now)",
+        "cache.make_room(cohort.size * cache.page, now)",
         "pass",
     ),
-    text("decode: the check makes no room", Decoding, "_decode_fits", "self.cache.make_room(need, now)", "pass"),
-    text("decode: everybody needs a page", Decoding, "_decode_need", "r.kv.committed % page == 0", "True"),
-    text(
-        "decode: a page is needed one token late",
-        Decoding,
-        "_decode_need",
-        "r.kv.committed % page == 0",
-        "r.kv.committed % page == 1",
-    ),
+    text("decode: the check makes no room", Decoding, "_decode_fits", "cache.make_room(need, now)", "pass"),
+    text("decode: everybody needs a page", Cohort, "pages_now", "self._ring[self.allocated % self.page]", "self.size"),
+    text("decode: a page is needed one token late", Cohort, "pages_now", "self.allocated %", "(self.allocated - 1) %"),
     text("decode: fits only with a slot to spare", Decoding, "_decode_fits", ">= need", "> need"),
     text("decode: the ratio does not decay", Decoding, "_plan_decode", "self.ratio - self.ratio_decay", "self.ratio"),
-    text(
-        "decode: a shrunken batch stays full", Decoding, "_plan_decode", "if len(self.running) < before:", "if False:"
-    ),
+    text("decode: a shrunken batch stays full", Decoding, "_plan_decode", "if len(self.running) < before:", "if False:"),
     text(
         "decode: an emptied batch stays full",
         Decoding,
@@ -371,10 +360,8 @@ DECODE = [
         "if not self.running:\n        self.full = False",
         "if not self.running:\n        pass",
     ),
-    text(
-        "finishing: one token early", Decoding, "_finishing", "r.output_done + 1 >= r.mnt", "r.output_done + 2 >= r.mnt"
-    ),
-    text("finishing: EOS is foreseen", Decoding, "_finishing", "r.mnt", "r.length"),
+    text("finishing: one token early", Cohort, "at_limit_next", "self.decoded + 1", "self.decoded + 2"),
+    text("finishing: EOS is foreseen", Cohort, "join", "request.limit_at - pending", "decoded + request.length - done - pending"),
     text(
         "prefill end: the first token is inserted too",
         Decoding,
@@ -393,11 +380,11 @@ DECODE = [
     ),
     text("result: no flush of copies", Decoding, "settle", "self.cache.flush(now)", "pass"),
     text(
-        "result: a retracted request still gets its token",
+        "result: a retracted request still gets its first token",
         Decoding,
-        "_decoded",
-        "request.finished or request.retracted",
-        "request.finished",
+        "settle",
+        "request.finished or request.retracted or",
+        "request.finished or",
     ),
 ]
 
@@ -416,9 +403,7 @@ SCHEDULER = [
         "self.running, self.full = keep, False",
         "self.running = keep",
     ),
-    text(
-        "merge: newcomers go to the front", SglangScheduler, "_merge_last", "self.running + keep", "keep + self.running"
-    ),
+    text("merge: newcomers go to the front", SglangScheduler, "_merge_last", "self.running + keep", "keep + self.running"),
     text("slots: one more", SglangScheduler, "_admit_queue", ">= slots", "> slots"),
     text(
         "slots: the chunked request needs none",

@@ -59,9 +59,7 @@ class SchedReplay:
         self.scheduler = SglangScheduler(self.params, Delays.of(self.meta))
         self.stepwise = stepwise
         self.every_row = self.meta.get("rows") == "all"
-        self.arrivals = sorted(
-            ((spec["at"], int(key), spec) for key, spec in recording["requests"].items()), key=lambda a: (a[0], a[1])
-        )
+        self.arrivals = sorted(((spec["at"], int(key), spec) for key, spec in recording["requests"].items()), key=lambda a: (a[0], a[1]))
         self.next = 0
         self.at = 0
         self.rows: list[dict[str, Any]] = []
@@ -134,8 +132,7 @@ class SchedReplay:
         if isinstance(step, SglangStep):
             if step.prefills:
                 row["pf"] = [
-                    [int(r.spec.id), prefix, new, *(hits or ())]
-                    for (r, prefix, new), hits in zip(step.prefills, step.hits, strict=True)
+                    [int(r.spec.id), prefix, new, *(hits or ())] for (r, prefix, new), hits in zip(step.prefills, step.hits, strict=True)
                 ]
             if step.decode_batch:
                 row["dec"] = step.decode_batch
@@ -174,8 +171,7 @@ class SchedReplay:
 
 
 def _seen(request: SglangRequest) -> dict[str, Any]:
-    kv = request.kv
-    return {"id": int(request.spec.id), "out": request.output_done, "max_new": request.mnt, "kv": kv.committed}
+    return {"id": int(request.spec.id), "out": request.output_done, "max_new": request.mnt, "kv": request.slots}
 
 
 def _spec(key: int, given: dict[str, Any]) -> RequestSpec:
@@ -192,9 +188,7 @@ def _spec(key: int, given: dict[str, Any]) -> RequestSpec:
     )
 
 
-def replay_sched(
-    recording: dict[str, Any], file: str = "", rules: SglangRules | None = None, *, stepwise: bool = False
-) -> ReplayResult:
+def replay_sched(recording: dict[str, Any], file: str = "", rules: SglangRules | None = None, *, stepwise: bool = False) -> ReplayResult:
     """Replay a scheduler-level recording: every field of every row, the final tree; stops at the first difference."""
     player = SchedReplay(recording, rules, stepwise=stepwise)
     rows = recording["its"]

@@ -1,8 +1,7 @@
 """One prefill pass's budgets and admissions (PrefillAdder of SGLang, both versions).
 
 Engine: srt/managers/schedule_policy.py: PrefillAdder (0.5.9, 0.5.23), srt/mem_cache/prefill_budget.py: PrefillBudget
-(0.5.23).
-All tests are exact at equality as written; the offsets are floats and are never rounded.
+(0.5.23). All tests are exact at equality as written; the offsets are floats and are never rounded.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kvsim.kv.cache import KvCache, Match
     from kvsim.rules.sglang import SglangParams
+    from kvsim.serving.sglang.cohort import Cohort
     from kvsim.serving.sglang.request import SglangRequest
 
 CONTINUE, NO_TOKEN, OTHER = "continue", "no token", "other"
@@ -20,14 +20,20 @@ CONTINUE, NO_TOKEN, OTHER = "continue", "no token", "other"
 class Admission:
     """The budgets of one pass and what it admitted.
 
-    ``admitted``: requests of the new batch in order (a continued chunk first). ``new_chunked``: the request whose
-    prompt was cut.
-    ``first_of``: how far each admitted request was computed before (its prefix in this batch). ``mixed``: decoders
-    riding along.
+    ``running``, ``cohort``: the running batch, and who of it still decodes; ``mixed``: decoders riding along.
+    ``admitted``: requests of the new batch in order (a continued chunk first), with ``prefixes`` (computed before) and
+    ``hits`` (device, host; None for a continued chunk). ``new_chunked``: the request whose prompt was cut.
     """
 
     def __init__(
-        self, params: SglangParams, cache: KvCache, running: list[SglangRequest], ratio: float, mixed: int, now: int
+        self,
+        params: SglangParams,
+        cache: KvCache,
+        running: list[SglangRequest],
+        cohort: Cohort,
+        ratio: float,
+        mixed: int,
+        now: int,
     ) -> None:
         self.params, self.cache, self.running, self.ratio, self.now = params, cache, running, ratio, now
         self.rules = params.rules
@@ -36,7 +42,7 @@ class Admission:
         self.extra = self.page if self.rules.reserve_extra_page else 0
         self.rem_input = params.max_prefill_tokens - mixed
         self.rem_chunk = None if params.chunked_prefill_size is None else params.chunked_prefill_size - mixed
-        self.off_total: float = mixed + self._reservations()
+        self.off_total: float = mixed + self._reservations(cohort)
         self.off_current: float = mixed
         self.admitted: list[SglangRequest] = []
         self.prefixes: list[int] = []
@@ -45,14 +51,16 @@ class Admission:
         self.preempted: list[SglangRequest] = []
         self._pairs: list[tuple[float, int]] | None = None
 
-    def _reservations(self) -> float:
+    def _reservations(self, cohort: Cohort) -> float:
         """Return what the running requests (finished, unfiltered ones included) may still need."""
-        clip, ratio = self.clip, self.ratio
+        clip, ratio, decoded, clips = self.clip, self.ratio, cohort.decoded, cohort.largest_limit > self.clip
         if not clip:
             return 0.0
         if self.rules.ignore_eos_reserves_all:
-            return sum([min(r.mnt - r.output_done, clip) * (1.0 if r.spec.ignore_eos else ratio) for r in self.running])
-        return sum([min(r.mnt - r.output_done, clip) * ratio for r in self.running])
+            return sum([min(r.limit_at - decoded, clip) * (1.0 if r.spec.ignore_eos else ratio) for r in self.running])
+        if clips:
+            return sum([min(r.limit_at - decoded, clip) * ratio for r in self.running])
+        return sum([(r.limit_at - decoded) * ratio for r in self.running])
 
     # ------------------------------------------------------------------ budgets
     @property
@@ -234,7 +242,7 @@ class Admission:
     def _pair_of(self, request: SglangRequest) -> tuple[float, int] | None:
         share = 1.0 if request.spec.ignore_eos else self.ratio
         left = request.mnt * share - request.output_done
-        return (left, request.kv.total) if left > 0 else None
+        return (left, request.spec.prompt_tokens + request.output_done) if left > 0 else None
 
     def _note_pair(self, request: SglangRequest) -> None:
         """Keep (tokens left, tokens occupied) sorted; later ones go before the first not smaller, the largest one

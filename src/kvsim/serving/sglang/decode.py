@@ -1,8 +1,7 @@
 """Decode steps: the memory check, retraction, allocation; and what happens to results.
 
 Engine: srt/managers/schedule_batch.py (check_decode_mem, retract_decode, prepare_for_decode), scheduler.py
-(update_running_batch),
-scheduler_output_processor_mixin.py / batch_result_processor.py (process_batch_result).
+(update_running_batch), scheduler_output_processor_mixin.py / batch_result_processor.py (process_batch_result).
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.kv.tiers import EngineFailure
 from kvsim.serving.port import ABORTED, FINISHED, QUEUED, Request, Settled, Step
+from kvsim.serving.sglang.cohort import Cohort
 from kvsim.serving.sglang.order import Ordering
 from kvsim.serving.sglang.request import SglangRequest, SglangStep
 
@@ -28,10 +28,10 @@ class EngineOutOfMemory(EngineFailure):
 class Decoding:
     """The state every part of the scheduler shares, and the decode half of it.
 
-    ``running``: the running batch in the engine's order; ``full``: its batch_is_full flag; ``chunked``: the request
-    in the middle of its
-    prompt; ``last``: the batch planned last; ``inflight``: the batch whose result is not processed yet; ``ratio``:
-    new-token ratio.
+    ``running``: the running batch in the engine's order, ``ended_in_running`` who of it has finished; the others are the
+    members of ``cohort``. ``full``: its batch_is_full flag; ``chunked``: the request in the middle of its prompt;
+    ``last``: the batch planned last; ``inflight``: the batch whose result is not processed yet; ``ratio``: new-token
+    ratio.
     """
 
     def __init__(self, params: SglangParams, cache: KvCache) -> None:
@@ -39,13 +39,14 @@ class Decoding:
         self.ordering = Ordering(params, cache)
         self.waiting: list[SglangRequest] = []
         self.running: list[SglangRequest] = []
-        self.ended_in_running = False  # somebody in it may have finished since it was filtered
+        self.ended_in_running: list[SglangRequest] = []
+        self.foresees = params.rules.foresee_length_finish and params.overlap
+        self.cohort = Cohort(params.page_size, foresees=self.foresees)
         self.full = False
         self.chunked: SglangRequest | None = None
         self.last: SglangStep | None = None
         self.inflight: SglangStep | None = None
         self.now = 0
-        self.aborting = False  # somebody running may be about to be aborted
         self.retracted_now: list[Request] = []
         self.ended: list[Request] = []
         init = min(params.init_new_token_ratio * params.schedule_conservativeness, 1.0)
@@ -60,17 +61,13 @@ class Decoding:
     # ------------------------------------------------------------------ planning a decode step
     def _plan_decode(self, now: int) -> SglangStep | None:
         before = len(self.running)
-        finishing: list[SglangRequest] = []
         if self.ended_in_running:
             self._drop_finished()
-        if self.rules.foresee_length_finish and self.params.overlap:
-            finishing = self._finishing(self.running)
-            if finishing:
-                self.running = [r for r in self.running if r not in finishing]
+        finishing = self._let_finishing_go() if self.foresees else False
         if not self.running:
             self.full = False
             return None
-        if self._decode_fits(self.running, now):
+        if self._decode_fits(now):
             ratio = self.ratio - self.ratio_decay
             self.ratio = ratio if ratio > self.ratio_min else self.ratio_min
         elif finishing and self.rules.skip_step_for_finishing:
@@ -82,72 +79,68 @@ class Decoding:
             self.full = False
         if not self.running:
             return None
-        self._allocate_decode(self.running, now)
+        self._allocate_decode(now)
         return self._decode_step()
 
     def _drop_finished(self) -> None:
         self.running = [r for r in self.running if not r.finished]
-        self.ended_in_running = False
+        self.ended_in_running = []
 
     def _decode_step(self) -> SglangStep:
         """Return the step of the running batch; its list is shared: ``running`` is replaced, never changed in place."""
-        step, last, batch = SglangStep("decode"), self.last, self.running
+        step, batch, cohort = SglangStep("decode"), self.running, self.cohort
         step.batch = batch
         step.requests = batch  # type: ignore[assignment]
-        step.decoders = step.decode_batch = size = len(batch)
-        if last is not None and last.batch is batch and last.kind == "decode":
-            step.sum_context, step.max_context = last.sum_context + size, last.max_context + 1
-        else:
-            step.sum_context, step.max_context = self._contexts(batch)
+        step.decoders = step.decode_batch = len(batch)
+        step.sum_context, step.max_context = cohort.context, cohort.longest()
         return step
 
-    def _finishing(self, candidates: Sequence[SglangRequest]) -> list[SglangRequest]:
-        """Return whose token in flight is the last by length (an EOS is not foreseen)."""
+    def _let_finishing_go(self) -> bool:
+        """Take out of the running batch whose token in flight is the last by length (an EOS is not foreseen)."""
         pending = self.inflight
         if pending is None:
-            return []
-        last = [r for r in candidates if r.output_done + 1 >= r.mnt]
-        return [r for r in last if r in pending.batch and r is not pending.chunked] if last else last
+            return False
+        if pending.kind == "decode":
+            gone = pending.leaving = self.cohort.at_limit_next()
+        else:
+            inside = [r for r in pending.batch if r.joined and r is not pending.chunked]
+            gone = [r for r in inside if r.output_done + 1 >= r.mnt]
+        if not gone:
+            return False
+        for request in gone:
+            self.cohort.leave(request)
+        self.running = [r for r in self.running if r.joined or r.finished]
+        return True
 
-    @staticmethod
-    def _contexts(batch: Sequence[SglangRequest]) -> tuple[int, int]:
-        lengths = [r.kv.committed for r in batch]
-        return sum(lengths), max(lengths)
-
-    def _decode_need(self, batch: Sequence[SglangRequest]) -> int:
-        page = self.cache.page
-        if page == 1:
-            return len(batch)
-        return page * sum([r.kv.committed % page == 0 for r in batch])
-
-    def _decode_fits(self, batch: Sequence[SglangRequest], now: int) -> bool:
-        need = self._decode_need(batch)
-        self.cache.make_room(need, now)
-        return self.cache.free >= need
-
-    def _allocate_decode(self, batch: Sequence[SglangRequest], now: int) -> None:
-        """Take one token for each (a page where the last one is full); evicts first if the free part looks short."""
+    def _decode_fits(self, now: int) -> bool:
         cache = self.cache
-        need = self._decode_need(batch)
-        cache.make_room(len(batch) * cache.page, now)
+        need = self.cohort.pages_now() * cache.page
+        if need > cache.free:
+            cache.make_room(need, now)
+        return cache.free >= need
+
+    def _allocate_decode(self, now: int) -> None:
+        """Take one token for each (a page where the last one is full); evicts first if the free part looks short."""
+        cache, cohort = self.cache, self.cohort
+        need = cohort.pages_now() * cache.page
+        cache.make_room(cohort.size * cache.page, now)
         if need and not cache.take(need):
             raise EngineOutOfMemory(f"{self.rules.name} fails here: decode out of memory ({need} slots wanted)")
-        for request in batch:
-            request.kv.committed += 1
+        cohort.step()
 
     # ------------------------------------------------------------------ retraction
     def _retract(self, now: int) -> None:
-        """Send requests back to the queue until the rest can decode: fewest output tokens first, then the longest
-        prompt."""
+        """Send requests back to the queue until the rest can decode: fewest outputs first, then the longest prompt."""
         params = self.params
         batch = self.running = sorted(self.running, key=lambda r: (r.output_done, -r.spec.prompt_tokens), reverse=True)
+        self.cohort.rerank(batch)
         victims: list[SglangRequest] = []
-        while len(batch) > 1 and (not victims or not self._decode_fits(batch, now)):
+        while len(batch) > 1 and (not victims or not self._decode_fits(now)):
             victim = batch.pop()
             self._release(victim)
             victims.append(victim)
             self.cache.make_room(params.retract_decode_steps * len(batch), now)
-        if len(batch) == 1 and not self._decode_fits(batch, now):
+        if len(batch) == 1 and not self._decode_fits(now):
             self._last_does_not_fit(batch, now)
         done = sum(r.output_done for r in batch)
         limit = sum(r.mnt for r in batch)
@@ -163,6 +156,7 @@ class Decoding:
             if self.params.stop_at_engine_failure:
                 raise EngineOutOfMemory(reason)
         last = batch.pop()
+        self._leave(last)
         self.cache.retract(last.kv, now)
         self.cache.make_room(0, now)
         last.retracted = last.finished = True
@@ -175,8 +169,15 @@ class Decoding:
             return ""
         return f" ({cache.protected:,} tokens locked, {cache.in_flight_writes} backups waiting for an event check)"
 
+    def _leave(self, request: SglangRequest) -> None:
+        """Take a member out of the cohort; the result of a decode step in flight will not reach it."""
+        self.cohort.leave(request)
+        if self.inflight is not None and self.inflight.kind == "decode":
+            self.inflight.gone += 1
+
     def _release(self, request: SglangRequest) -> None:
         """Free a running request's private KV; nothing of it is inserted."""
+        self._leave(request)
         request.retractions += 1
         request.retracted_tokens += request.kv.committed - request.kv.owned
         request.retracted = True
@@ -191,51 +192,61 @@ class Decoding:
         if self.inflight is step or not self.params.overlap:
             self.inflight = None
         out = Settled()
-        prompts = len(step.batch) - step.decoders
-        for request in step.batch[:prompts] if step.decoders else step.batch:
-            if not (request.finished or request.retracted or request is step.chunked):
-                self._first_token(request, out, now)
-        if step.decoders:
-            self._decoded(step.batch[prompts:] if prompts else step.batch, out, now)
+        if step.kind == "decode":
+            self._decoded(step, out, now)
+        else:
+            prompts = len(step.batch) - step.decoders
+            for request in step.batch[:prompts] if step.decoders else step.batch:
+                if not (request.finished or request.retracted or request is step.chunked):
+                    self._first_token(request, out, now)
+            if step.decoders:
+                self._rode_along(step.batch[prompts:], out, now)
         self.cache.flush(now)
         return out
 
-    def _decoded(self, batch: Sequence[SglangRequest], out: Settled, now: int) -> None:
-        """Give one token to everybody who is still there."""
-        emitted, ended = len(batch), []
-        for request in batch:
-            if request.finished or request.retracted:
-                emitted -= 1
-                continue
-            request.output_done = done = request.output_done + 1
-            request.kv.outputs += 1
-            if done >= request.length or request.abort_wanted:
-                ended.append(request)
-        out.emitted += emitted
+    def _decoded(self, step: SglangStep, out: Settled, now: int) -> None:
+        """Give one token to everybody who is still there; who has its last one finishes, in the order of the batch."""
+        for request in self.ended_in_running:
+            request.limit_at += 1  # its reservation stays what it was until it is filtered out
+        ended = self.cohort.result()
+        out.emitted += len(step.batch) - step.gone
+        if step.leaving:
+            ended += [r for r in step.leaving if r.add_token() >= r.length or r.abort_wanted]
+            ended.sort(key=lambda request: request.rank)
+        for request in ended:
+            self._finish(request, out, now)
+
+    def _rode_along(self, batch: Sequence[SglangRequest], out: Settled, now: int) -> None:
+        """Give the decoders of a mixed step their tokens."""
+        alive = [request for request in batch if not (request.finished or request.retracted)]
+        out.emitted += len(alive)
+        ended = [request for request in alive if request.add_token() >= request.length or request.abort_wanted]
         for request in ended:
             self._finish(request, out, now)
 
     def _first_token(self, request: SglangRequest, out: Settled, now: int) -> None:
         """Give the token that comes out of a prefill; put the prompt into the tree."""
-        request.output_done += 1
-        request.kv.outputs += 1
+        done = request.add_token()
         out.emitted += 1
         if request.first_token_ps is None:
             request.first_token_ps = now
             out.first.append(request)
         else:
             out.again.append(request)
-        if request.output_done >= request.length or request.abort_wanted:
+        if done >= request.length or request.abort_wanted:
             self._finish(request, out, now)
         else:
             self.cache.checkpoint(request.kv, request.extend_end, now, chunked=False)
 
     def _finish(self, request: SglangRequest, out: Settled, now: int) -> None:
         kv = request.kv
+        if request.joined:
+            self._leave(request)
+            self.ended_in_running.append(request)
         upto = min(kv.committed, kv.total)
         if not self.rules.last_token_cached:
             upto = min(upto, kv.total - 1)
-        request.finished = self.ended_in_running = True
+        request.finished = True
         request.offered = upto
         request.status = ABORTED if request.abort_wanted and request.output_done < request.length else FINISHED
         if request.status == ABORTED:

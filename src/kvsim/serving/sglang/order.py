@@ -40,9 +40,7 @@ class Ordering:
         self._order = ORDERS[name]
         self._passes = 0
         period = params.rules.refresh_waiting_passes
-        self._refresh_every = (
-            period if params.eviction == "lru" and name not in ("lpm", "dfs-weight") and params.radix_cache else 0
-        )
+        self._refresh_every = period if params.eviction == "lru" and name not in ("lpm", "dfs-weight") and params.radix_cache else 0
 
     def __call__(self, waiting: list[SglangRequest], running: list[SglangRequest]) -> None:
         """Sort ``waiting`` in place (and touch prefixes, where the engine does)."""
@@ -109,9 +107,7 @@ def routing_key(ordering: Ordering, waiting: list[SglangRequest], running: list[
     if counts:
         waiting.sort(
             key=lambda r: (
-                (0, -counts[r.spec.routing_key], r.spec.routing_key)
-                if r.spec.routing_key in counts
-                else (1, 0, r.spec.routing_key or "")
+                (0, -counts[r.spec.routing_key], r.spec.routing_key) if r.spec.routing_key in counts else (1, 0, r.spec.routing_key or "")
             )
         )
 

@@ -94,8 +94,10 @@ class SglangScheduler(Runs):
         if request.status == QUEUED and request in self.waiting:
             self.waiting.remove(request)
             request.status, request.end_ps, request.reason = ABORTED, now, "the client gave up"
-        else:
-            request.abort_wanted = self.aborting = True
+            return
+        request.abort_wanted = True
+        if request.joined:
+            self.cohort.end_next(request)
 
     # ------------------------------------------------------------------ one iteration
     def plan(self, now: int) -> Step | None:
@@ -136,6 +138,7 @@ class SglangScheduler(Runs):
             self.full = False
         if not keep:
             return
+        self.cohort.join(keep, pending=int(self.inflight is last))
         if self.running:
             self.running = self.running + keep
         else:
@@ -162,7 +165,7 @@ class SglangScheduler(Runs):
             self.cache.poll(now)
         self.ordering(self.waiting, self.running)
         mixed = len(self.running) if params.mixed_chunk else 0
-        adder = Admission(params, self.cache, self.running, self.ratio, mixed, now)
+        adder = Admission(params, self.cache, self.running, self.cohort, self.ratio, mixed, now)
         if self.chunked is not None:
             self.chunked = adder.add_chunked(self.chunked)
         self._admit_queue(adder, slots)
@@ -260,9 +263,7 @@ class SglangScheduler(Runs):
             cache.make_room(extend + cache.page * len(admitted), now)
             need = sum([cache.pages_up(r.extend_end) for r in admitted]) - sum([cache.pages_up(p) for p in prefixes])
         if need > cache.free:
-            raise EngineOutOfMemory(
-                f"{self.rules.name} fails here: prefill out of memory ({need} slots wanted, {cache.free} free)"
-            )
+            raise EngineOutOfMemory(f"{self.rules.name} fails here: prefill out of memory ({need} slots wanted, {cache.free} free)")
 
     def _leave_queue(self, admitted: list[SglangRequest], adder: Admission) -> None:
         """Take the admitted requests out of the queue: they are its head, since a pass stops at the first refusal."""
@@ -300,23 +301,26 @@ class SglangScheduler(Runs):
 
     def _mix(self, step: SglangStep, now: int) -> None:
         """Let the running batch ride along with one token each (mixed chunk)."""
-        riders = [r for r in self.running if not r.finished]
+        before = len(self.running)
+        self._drop_finished()
         if self.rules.mixed_needs_room:
-            finishing = self._finishing(riders)
-            if len(riders) < len(self.running) or finishing:
+            finishing = self._let_finishing_go() if self.foresees else False
+            if len(self.running) < before or finishing:
                 self.full = False
-            riders = [r for r in riders if r not in finishing]
-            self.running = riders
-            if riders and not self._decode_fits(riders, now):
+            if self.running and not self._decode_fits(now):
                 return
+        riders = self.running
         if not riders:
-            self.running = riders
             return
-        self._allocate_decode(riders, now)
+        self._allocate_decode(now)
         step.kind = "mixed"
         step.decoders = step.decode_batch = len(riders)
-        step.sum_context, step.max_context = self._contexts(riders)
+        step.sum_context, step.max_context = self.cohort.context, self.cohort.longest()
         step.batch = step.batch + riders
+        for request in riders:
+            self.cohort.leave(request)
+        if self.inflight is not None and self.inflight.kind == "decode":
+            self.inflight.leaving = self.inflight.leaving + riders
         self.running = []
 
     # ------------------------------------------------------------------ bookkeeping
@@ -331,9 +335,7 @@ class SglangScheduler(Runs):
 
     def has_work(self) -> bool:
         """Tell whether anything is queued, running or in the middle of its prompt."""
-        return bool(
-            self.waiting or self.running or self.chunked is not None or (self.last is not None and self.last.is_extend)
-        )
+        return bool(self.waiting or self.running or self.chunked is not None or (self.last is not None and self.last.is_extend))
 
     def arrival_matters(self) -> bool:
         """An arrival changes the next plan unless the running batch is marked full."""

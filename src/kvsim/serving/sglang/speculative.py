@@ -47,31 +47,37 @@ class SpeculativeScheduler(SglangScheduler):
         return super().quiet(previous)
 
     # ------------------------------------------------------------------ planning
-    def _decode_need(self, batch: Sequence[SglangRequest]) -> int:
-        if not self.speculation.active(len(batch)):
-            return super()._decode_need(batch)
-        return sum([self._pages(request, self._lookahead) for request in batch])
+    def _decode_fits(self, now: int) -> bool:
+        if not self.speculation.active(self.cohort.size):
+            return super()._decode_fits(now)
+        need = self._draft_need()
+        self.cache.make_room(need, now)
+        return self.cache.free >= need
+
+    def _draft_need(self) -> int:
+        return sum([self._pages(request, self._lookahead) for request in self.running if request.joined])
 
     def _pages(self, request: SglangRequest, tokens: int) -> int:
-        up, held = self.cache.pages_up, request.kv.committed
+        up, held = self.cache.pages_up, request.slots
         return up(held + tokens) - up(held)
 
-    def _allocate_decode(self, batch: Sequence[SglangRequest], now: int) -> None:
+    def _allocate_decode(self, now: int) -> None:
         """Make room for the drafts of everybody and keep the slots of what is accepted."""
-        if not self.speculation.active(len(batch)):
-            super()._allocate_decode(batch, now)
+        if not self.speculation.active(self.cohort.size):
+            super()._allocate_decode(now)
             return
-        cache, need = self.cache, self._decode_need(batch)
+        cache, need = self.cache, self._draft_need()
         cache.make_room(need, now)
         if need > cache.free:
             raise EngineOutOfMemory(f"{self.rules.name} fails here: decode out of memory ({need} slots wanted)")
         kept = 0
-        for request in batch:
+        for request in self.running:
             accepted = self._accept(request)
             kept += self._pages(request, accepted)
-            request.kv.committed += accepted
+            self.cohort.take(request, accepted - 1)
         if kept:
             cache.take(kept)
+        self.cohort.step()
 
     def _accept(self, request: SglangRequest) -> int:
         """Draw how many tokens the request keeps of this step: never beyond its length, at least one."""
@@ -84,31 +90,38 @@ class SpeculativeScheduler(SglangScheduler):
         pending.append(accepted)
         return accepted
 
-    def _decode_step(self) -> SglangStep:
-        step = super()._decode_step()
-        step.sum_context, step.max_context = self._contexts(step.batch)
-        return step
-
     def _release(self, request: SglangRequest) -> None:
         self._kept.pop(request.seq, None)
         super()._release(request)
 
     # ------------------------------------------------------------------ results
-    def _decoded(self, batch: Sequence[SglangRequest], out: Settled, now: int) -> None:
+    def _decoded(self, step: SglangStep, out: Settled, now: int) -> None:
         """Give everybody who is still there the tokens of this step."""
-        ended = []
+        self._beyond_one(step.batch, out)
+        super()._decoded(step, out, now)
+
+    def _rode_along(self, batch: Sequence[SglangRequest], out: Settled, now: int) -> None:
+        self._beyond_one(batch, out)
+        super()._rode_along(batch, out, now)
+
+    def _beyond_one(self, batch: Sequence[SglangRequest], out: Settled) -> None:
+        """Give each the accepted tokens beyond the first, which every decode step gives."""
         for request in batch:
             if request.finished or request.retracted:
                 continue
             pending = self._kept.get(request.seq)
-            tokens = min(pending.pop(0) if pending else 1, request.length - request.output_done)
-            request.output_done += tokens
-            request.kv.outputs += tokens
-            out.emitted += tokens
+            more = min(pending.pop(0) if pending else 1, request.length - request.output_done) - 1
             out.sequences += 1
-            if request.output_done >= request.length or request.abort_wanted:
-                ended.append(request)
-        for request in ended:
-            self._kept.pop(request.seq, None)
-            self._draws.pop(request.spec.id, None)
-            self._finish(request, out, now)
+            if more <= 0:
+                continue
+            out.emitted += more
+            if request.joined:
+                self.cohort.gain(request, more)
+            else:
+                for _ in range(more):
+                    request.add_token()
+
+    def _finish(self, request: SglangRequest, out: Settled, now: int) -> None:
+        self._kept.pop(request.seq, None)
+        self._draws.pop(request.spec.id, None)
+        super()._finish(request, out, now)
