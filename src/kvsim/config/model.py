@@ -44,9 +44,14 @@ class ModelProfile:
 
     def kv_bytes_per_token(self, tp: int, dtype: str = "auto", *, all_layers: bool = True) -> int:
         """Return KV bytes of one token on one rank (srt/model_executor: get_cell_size_per_token); MLA does not depend on ``tp``."""
-        layers = self.layers if all_layers else self.kv_layers
-        layers = self.kv_layers + self.window_layers if all_layers else layers
-        return int(self.kv_values_per_layer(tp) * layers * self.item_bytes(dtype))
+        layers = self.kv_layers + (self.window_layers if all_layers else 0)
+        return int(self.kv_values_per_layer(tp) * layers * self.item_bytes(dtype)) + self.index_bytes
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes per token of a sparse-attention indexer's keys (DeepSeek-V3.2): fp8 keys and one fp32 scale per 128, every layer."""
+        dim = self.config.get("index_head_dim")
+        return (dim + dim // 128 * 4) * self.layers if isinstance(dim, int) and not isinstance(dim, bool) and 0 < dim < 10**5 else 0
 
     def kv_values_per_layer(self, tp: int) -> int:
         """Return KV elements per token, layer and rank."""
@@ -68,6 +73,10 @@ class ModelProfile:
         else:
             shared = max(1, self.kv_heads // tp)
             words = f"{layers} layers x {shared} KV heads of this rank x ({self.head_dim} + {self.v_head_dim}) x {item:g} B"
+        if self.index_bytes:
+            words += f" + {self.index_bytes:,} B of indexer keys"
+        if self.window_layers:
+            words += f"; {self.window_layers} of them keep a window of {self.window} tokens but are counted in full here"
         return Line("KV bytes per token and rank", value, "B", words)
 
 
