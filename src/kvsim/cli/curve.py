@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from kvsim.config.resolved import Resolved
 
 RATIOS = "0,1,2,4,8,16,32,64"
+DEFINITION = (
+    "Hit rate: prompt tokens whose prefix was used before and still fits, over all prompt tokens. LRU, write-through, an inclusive host tier, "
+    "one engine, everybody served at once: for queueing and latency run the simulation."
+)
 
 
 def curve(
@@ -106,6 +110,7 @@ def _marks(result: Any, refs: Any, machine: Resolved | None, ratios: list[float]
     """Return one row per ratio of the machine, or per round capacity without one."""
     from kvsim.measure.curve import belady_rate
 
+    capacities: list[tuple[float | None, int]]
     if machine is None:
         capacities = [(None, round(result.working_set() * part / 16)) for part in (1, 2, 4, 8, 12, 16)]
     else:
@@ -154,13 +159,7 @@ def _print(report: dict[str, Any], trace: str, machine: Resolved | None) -> None
     parts: list[Any] = [table, Text(_words(report))]
     if report["reuse"]:
         parts.append(_reuse_table(report["reuse"], machine is not None))
-    parts.append(
-        Text(
-            "Hit rate: prompt tokens whose prefix was used before and still fits, over all prompt tokens. LRU, write-through, an inclusive "
-            "host tier, one engine, everybody served at once: for queueing and latency run the simulation.",
-            style="dim",
-        )
-    )
+    parts.append(Text(DEFINITION, style="dim"))
     show(*parts)
 
 

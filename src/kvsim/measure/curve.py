@@ -9,6 +9,7 @@ engine: the effective capacity is the larger tier. Queueing, latency and other p
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,7 @@ class Curve:
             return 0.0
         rates = [group.rate(capacity) for group in self.groups]
         mean = sum(rates) / len(rates)
-        return (sum((rate - mean) ** 2 for rate in rates) / (len(rates) - 1) / len(rates)) ** 0.5
+        return math.sqrt(sum((rate - mean) ** 2 for rate in rates) / (len(rates) - 1) / len(rates))
 
     @property
     def ceiling(self) -> float:

@@ -65,7 +65,8 @@ class _Cutter:
 
     def add(self, prompt: Runs) -> int:
         """Cut one prompt; return its number of blocks."""
-        block, rest, blocks = self.block, (), 0
+        block, blocks = self.block, 0
+        rest: Runs = ()
         for first, count in prompt:
             if rest:
                 missing = block - sum(size for _, size in rest)

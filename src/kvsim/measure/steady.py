@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 #: Student's t, 97.5 % quantile, by degrees of freedom.
 T_975 = (
@@ -119,7 +119,7 @@ def mean_with_halfwidth(values: Sequence[float], *, trim: bool = True) -> Estima
 def _batch_means(values: Sequence[float], batches: int) -> list[float]:
     count = len(values)
     edges = [count * i // batches for i in range(batches + 1)]
-    return [math.fsum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    return [math.fsum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
 
 
 def _half_width(values: Sequence[float]) -> float:
@@ -134,7 +134,7 @@ def _lag1(values: Sequence[float]) -> float:
     spread = math.fsum((value - mean) ** 2 for value in values)
     if spread <= 0:
         return 0.0
-    return math.fsum((a - mean) * (b - mean) for a, b in zip(values, values[1:], strict=False)) / spread
+    return math.fsum((a - mean) * (b - mean) for a, b in pairwise(values)) / spread
 
 
 def replication_estimate(means: Sequence[float]) -> Estimate:
