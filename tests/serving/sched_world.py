@@ -41,9 +41,7 @@ class Copies:
         return ticket
 
 
-def request(
-    name: str, prompt: Any, output: int, *, first: int = 0, at: int = 1, mnt: int | None = None, **more: Any
-) -> RequestSpec:
+def request(name: str, prompt: Any, output: int, *, first: int = 0, at: int = 1, mnt: int | None = None, **more: Any) -> RequestSpec:
     """A request; ``prompt``: runs, or a number of tokens of its own."""
     number = sum(ord(letter) * 131**i for i, letter in enumerate(name))
     runs = canonical(((number * 1000, prompt),)) if isinstance(prompt, int) else canonical(prompt)
@@ -194,9 +192,7 @@ class Drive:
         }
 
 
-def drive(
-    params: SglangParams, specs: list[RequestSpec], *, closed: bool = False, delays: tuple[int, int] = (2, 2)
-) -> Log:
+def drive(params: SglangParams, specs: list[RequestSpec], *, closed: bool = False, delays: tuple[int, int] = (2, 2)) -> Log:
     """Run ``specs`` through a scheduler; returns the log."""
     copies = Copies(*delays, waits=params.write_policy == "write_back")
     return Drive(params, specs, copies, closed=closed).run()
@@ -241,11 +237,7 @@ def random_world(seed: int) -> tuple[SglangParams, list[RequestSpec], tuple[int,
     for i in range(rng.randrange(3, 22)):
         at += rng.choice([0, 0, 1, 2, rng.randrange(30)])
         own = rng.randrange(1, 40) * scale
-        prompt = (
-            [[5_000_000, shared], [1000 * (i + 1) * scale, own]]
-            if rng.random() < 0.6 and shared
-            else [[1000 * (i + 1) * scale, own]]
-        )
+        prompt = [[5_000_000, shared], [1000 * (i + 1) * scale, own]] if rng.random() < 0.6 and shared else [[1000 * (i + 1) * scale, own]]
         if specs and rng.random() < 0.3:
             old = rng.choice(specs)
             prompt = [list(run) for run in old.prompt] + [
@@ -258,9 +250,5 @@ def random_world(seed: int) -> tuple[SglangParams, list[RequestSpec], tuple[int,
             continue
         output = min(rng.choice([1, 2, rng.randrange(2, 30), rng.randrange(2, 120)]) * max(1, scale // 2), room)
         mnt = output if rng.random() < 0.6 else min(output + rng.randrange(0, 50), room)
-        specs.append(
-            request(
-                f"r{i}", prompt, output, first=20_000_000 + i * 100_000, at=at, mnt=mnt, ignore_eos=rng.random() < 0.3
-            )
-        )
+        specs.append(request(f"r{i}", prompt, output, first=20_000_000 + i * 100_000, at=at, mnt=mnt, ignore_eos=rng.random() < 0.3))
     return params, specs, (rng.randrange(0, 9), rng.randrange(0, 9))

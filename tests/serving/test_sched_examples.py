@@ -289,9 +289,7 @@ def test_e18_0_5_23_charges_a_page_per_request() -> None:
     assert [r.spec.id for r in step.admitted] == ["A"]  # type: ignore[union-attr]
 
 
-def planned(
-    policy: str, specs: list[RequestSpec], running: list[RequestSpec] | None = None, **settings: Any
-) -> list[str]:
+def planned(policy: str, specs: list[RequestSpec], running: list[RequestSpec] | None = None, **settings: Any) -> list[str]:
     """The queue's order in one pass, with nothing admitted but the order seen."""
     scheduler = SglangScheduler(server(device_tokens=4000, schedule_policy=policy, **settings), Copies(1, 1))
     for spec in running or []:
@@ -350,9 +348,7 @@ def test_lpm_leaves_a_queue_of_more_than_128_as_it_is() -> None:
     warm = request("W", 50, 1)
 
     def first(count: int) -> str:
-        queue = [request(f"n{i}", 3, 2, at=10) for i in range(count - 1)] + [
-            request("Q", [*warm.prompt, (5, 1)], 2, at=10)
-        ]
+        queue = [request(f"n{i}", 3, 2, at=10) for i in range(count - 1)] + [request("Q", [*warm.prompt, (5, 1)], 2, at=10)]
         params = server(device_tokens=9000, schedule_policy="lpm", max_running_requests=1)
         seen = watch(params, [warm, *queue])
         return next(said for said in seen.said[5:] if said.startswith("EXTEND"))

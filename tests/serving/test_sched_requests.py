@@ -9,7 +9,9 @@ from sched_world import Copies, Drive, drive, request, server
 
 from kvsim.kv.tiers import EngineFailure
 from kvsim.rules.sglang import RULES, SglangParams
+from kvsim.serving.lockstep import LockstepScheduler, round_robin
 from kvsim.serving.port import ABORTED, FINISHED, REFUSED
+from kvsim.serving.sglang.delayer import PrefillDelayer
 from kvsim.serving.sglang.scheduler import SglangScheduler
 
 TOY = SglangParams(
@@ -152,9 +154,7 @@ def test_a_continued_chunk_without_room_fails_as_the_engine_does() -> None:
 
 @pytest.mark.parametrize(("rules", "lost"), [("sglang-0.5.9", True), ("sglang-0.5.23", False)])
 def test_a_preempted_request_is_lost_in_0_5_9_if_nothing_was_admitted_then(rules: str, lost: bool) -> None:
-    params = server(
-        rules, device_tokens=100, max_running_requests=1, priority_scheduling=True, schedule_conservativeness=1.0
-    )
+    params = server(rules, device_tokens=100, max_running_requests=1, priority_scheduling=True, schedule_conservativeness=1.0)
     engine = SglangScheduler(params, Copies(1, 1))
     victim = engine.submit(request("v", 20, 60, priority=0), 1)
     engine.settle(engine.plan(1), 1)  # type: ignore[arg-type]
@@ -224,3 +224,25 @@ def test_the_last_token_is_never_cached_under_the_rule_that_says_so(overlap: boo
     strict = replace(plain, rules=replace(plain.rules, last_token_cached=False))
     assert drive(plain, [request("a", 10, 4)]).end["evictable"] == (14 if overlap else 13)
     assert drive(strict, [request("a", 10, 4)]).end["evictable"] == 13
+
+
+def test_the_prefill_delayer_waits_for_the_other_ranks_and_gives_up_in_the_end() -> None:
+    ranks = [scheduler(server(overlap=False)) for _ in range(2)]
+    delayer = PrefillDelayer(ranks, most_passes=3)
+    both = LockstepScheduler(list(ranks), round_robin, delayer.before_plan)
+    both.submit(request("a", 10, 30), 1)
+    assert [both.plan(now) for now in (1, 2, 3)] == [None] * 3
+    step = both.plan(4)
+    assert step is not None
+    assert [r.spec.id for r in step.admitted] == ["a"]
+
+
+def test_the_prefill_delayer_lets_prefills_of_all_ranks_go_at_once() -> None:
+    ranks = [scheduler(server(overlap=False)) for _ in range(2)]
+    both = LockstepScheduler(list(ranks), round_robin, PrefillDelayer(ranks).before_plan)
+    both.submit(request("a", 10, 30), 1)
+    assert both.plan(1) is None
+    both.submit(request("b", 10, 30), 2)
+    step = both.plan(2)
+    assert step is not None
+    assert [r.spec.id for r in step.admitted] == ["a", "b"]

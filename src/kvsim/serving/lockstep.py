@@ -69,10 +69,15 @@ class LockstepOccupancy:
 
 
 class LockstepScheduler:
-    """``ranks`` schedulers driven as one; implements the Scheduler protocol without closed-form runs (``quiet`` is 0)."""
+    """``ranks`` schedulers driven as one; implements the Scheduler protocol without closed-form runs (``quiet`` is 0).
 
-    def __init__(self, ranks: list[Scheduler], choose: RankChoice) -> None:
-        self.ranks, self.choose = ranks, choose
+    ``before_plan`` is called before the ranks plan (SGLang's prefill delayer).
+    """
+
+    def __init__(
+        self, ranks: list[Scheduler], choose: RankChoice, before_plan: Callable[[], None] | None = None
+    ) -> None:
+        self.ranks, self.choose, self.before_plan = ranks, choose, before_plan
         self.overlap = ranks[0].overlap
         self.occupancy = LockstepOccupancy(ranks)
         self._home: dict[int, Scheduler] = {}
@@ -93,6 +98,8 @@ class LockstepScheduler:
 
     def plan(self, now: int) -> Step | None:
         """Plan every rank; None only if no rank has a step."""
+        if self.before_plan is not None:
+            self.before_plan()
         steps = [rank.plan(now) for rank in self.ranks]
         for rank in self.ranks:
             self.ended += rank.ended

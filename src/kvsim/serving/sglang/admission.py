@@ -47,6 +47,7 @@ class Admission:
         self.admitted: list[SglangRequest] = []
         self.prefixes: list[int] = []
         self.hits: list[tuple[int, int] | None] = []
+        self.held = False  # the prefill delayer lets nobody new in
         self.new_chunked: SglangRequest | None = None
         self.preempted: list[SglangRequest] = []
         self._pairs: list[tuple[float, int]] | None = None
@@ -141,6 +142,8 @@ class Admission:
             extend -= loaded
             if self.admitted and self._pages(extend) >= self.rem_input and self._input_refuses():
                 return OTHER
+            if self.held:
+                return OTHER
             if self.rem_chunk is None or self._pages(extend) <= self.rem_chunk:
                 self._admit(request, match, loaded, extend, min(request.mnt, self.clip))
                 return self.state
@@ -171,8 +174,7 @@ class Admission:
         self._charge(extend, new)
 
     def _add_shape_first(self, request: SglangRequest, match: Match) -> str:
-        """0.5.23 add_one_req: lock, choose the shape as if the load succeeded, load back, choose again if it did
-        not."""
+        """0.5.23 add_one_req: lock, choose the shape as if the load succeeds, load back, choose again if it does not."""
         cache = self.cache
         cache.lock(match.device_node)
         try:
@@ -200,6 +202,8 @@ class Admission:
         prefix = match.device + host
         extend = total - prefix
         if self.admitted and self._pages(extend) >= self.rem_input and self._input_refuses():
+            return OTHER
+        if self.held:
             return OTHER
         if self.rem_chunk is None or self._pages(extend) <= self.rem_chunk:
             return extend, True

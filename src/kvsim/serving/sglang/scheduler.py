@@ -35,6 +35,7 @@ class SglangScheduler(Runs):
         super().__init__(params, KvCache.from_params(params, transfers))
         self.overlap = params.overlap
         self.occupancy = self.cache
+        self.prefill_held = False  # set by a prefill delayer
         self._seq = 0
 
     # ------------------------------------------------------------------ arrivals
@@ -166,6 +167,7 @@ class SglangScheduler(Runs):
         self.ordering(self.waiting, self.running)
         mixed = len(self.running) if params.mixed_chunk else 0
         adder = Admission(params, self.cache, self.running, self.cohort, self.ratio, mixed, now)
+        adder.held = self.prefill_held
         if self.chunked is not None:
             self.chunked = adder.add_chunked(self.chunked)
         self._admit_queue(adder, slots)
@@ -336,6 +338,10 @@ class SglangScheduler(Runs):
     def has_work(self) -> bool:
         """Tell whether anything is queued, running or in the middle of its prompt."""
         return bool(self.waiting or self.running or self.chunked is not None or (self.last is not None and self.last.is_extend))
+
+    def could_prefill(self) -> bool:
+        """Tell whether the next plan tries a prefill."""
+        return self.chunked is not None or bool(self.waiting and not self.full)
 
     def arrival_matters(self) -> bool:
         """An arrival changes the next plan unless the running batch is marked full."""
