@@ -8,6 +8,8 @@ Names are imported on first use, so that ``import kvsim`` costs nothing.
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -40,3 +42,17 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)
     raise AttributeError(f"module 'kvsim' has no attribute '{name}'")
+
+
+class _Package(ModuleType):
+    """Keeps the verbs ``measure`` and ``verify`` callable although folders have the same names.
+
+    Importing ``kvsim.measure.summary`` would bind the folder to the name of the function.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

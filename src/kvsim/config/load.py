@@ -37,7 +37,10 @@ def load_parts(hardware: str, model: str, command: str | None = None, overrides:
     """Return the scenario of a machine and a model, with the memory figures of the bundled scenario of that pair if there is one."""
     engine: dict[str, Any] = {"command": command} if command else {}
     if _family_of_parts(command, overrides) == "sglang":
-        engine = {"hicache": {"ratio": 0}, **_memory_of_pair(hardware, model), **engine}
+        from kvsim.config.command import engine_of_command
+
+        said = engine_of_command(command) if command else {}  # what the command says wins over the figures of the pair
+        engine = _merged({"hicache": {"ratio": 0}, **_memory_of_pair(hardware, model)}, {**said, **engine})
     return load_data({"hardware": hardware, "model": model, "engine": engine}, overrides, "--hardware/--model")
 
 
