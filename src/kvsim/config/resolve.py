@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
     from kvsim.config.schema import Scenario
 
 
+#: Engine family -> module:function(scenario, hardware, model) that returns (parameters, capacity, warnings).
+RESOLVERS: dict[str, str] = {
+    "sglang": "kvsim.config.sglang_resolve:resolve_sglang",
+    "vllm": "kvsim.config.vllm_resolve:resolve_vllm",
+}
+
+
 def resolve(scenario: Scenario) -> Resolved:
     """Return the scenario with nothing left to derive. Raises ConfigError, UnknownName; what does not fit is in ``capacity.infeasible``."""
     hardware, model = load_hardware(scenario.hardware), load_model(scenario.model)
@@ -24,14 +32,12 @@ def resolve(scenario: Scenario) -> Resolved:
     return Resolved(scenario, data, digest_of(data), family, engine, hardware, model, capacity, tuple(warnings))
 
 
-def _engine_of(family: str, scenario: Scenario, hardware: HardwareProfile, model: ModelProfile) -> tuple[Any, Capacity, list[str]]:
-    if family == "vllm":
-        from kvsim.config.vllm_resolve import resolve_vllm
-
-        return resolve_vllm(scenario, hardware, model)
-    from kvsim.config.sglang_resolve import resolve_sglang
-
-    return resolve_sglang(scenario, hardware, model)
+def _engine_of(
+    family: str, scenario: Scenario, hardware: HardwareProfile, model: ModelProfile
+) -> tuple[Any, Capacity, list[str]]:
+    module, function = RESOLVERS[family].split(":")
+    found: tuple[Any, Capacity, list[str]] = getattr(importlib.import_module(module), function)(scenario, hardware, model)
+    return found
 
 
 def plain_data(scenario: Scenario, hardware: HardwareProfile, model: ModelProfile, capacity: Capacity) -> dict[str, Any]:

@@ -5,21 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kvsim.config.resolved import Resolved
     from kvsim.serving.port import Scheduler, Transfers
 
 
 def build_scheduler(resolved: Resolved, transfers: Transfers) -> Scheduler:
     """Return the scheduler of the scenario's engine family, on its own empty cache."""
-    if resolved.family == "vllm":
-        from kvsim.serving.vllm.scheduler import VllmScheduler
+    return SCHEDULERS[resolved.family](resolved, transfers)
 
-        ranks = [VllmScheduler(resolved.engine, transfers) for _ in range(resolved.capacity.extra.get("dp", 1))]
-        if len(ranks) == 1:
-            return ranks[0]
-        from kvsim.serving.lockstep import LockstepScheduler, least_weighted
 
-        return LockstepScheduler(list(ranks), least_weighted)
+def _sglang(resolved: Resolved, transfers: Transfers) -> Scheduler:
     from kvsim.cost.resolve import speculation_of
     from kvsim.serving.sglang.scheduler import SglangScheduler
 
@@ -29,3 +26,18 @@ def build_scheduler(resolved: Resolved, transfers: Transfers) -> Scheduler:
 
         return SpeculativeScheduler(resolved.engine, transfers, speculation)
     return SglangScheduler(resolved.engine, transfers)
+
+
+def _vllm(resolved: Resolved, transfers: Transfers) -> Scheduler:
+    from kvsim.serving.vllm.scheduler import VllmScheduler
+
+    ranks = [VllmScheduler(resolved.engine, transfers) for _ in range(resolved.capacity.extra.get("dp", 1))]
+    if len(ranks) == 1:
+        return ranks[0]
+    from kvsim.serving.lockstep import LockstepScheduler, least_weighted
+
+    return LockstepScheduler(list(ranks), least_weighted)
+
+
+#: Engine family -> what builds its scheduler.
+SCHEDULERS: dict[str, Callable[[Resolved, Transfers], Scheduler]] = {"sglang": _sglang, "vllm": _vllm}
