@@ -59,7 +59,10 @@ def commands() -> str:
     """Return the page of commands: what `--help` prints of each."""
     from kvsim.cli.app import COMMANDS
 
-    out = ["# Commands\n", "Exit codes: 0 fine, 1 missed SLO, mismatch or infeasible, 2 bad input. Results go to stdout, progress to stderr.\n"]
+    out = [
+        "# Commands\n",
+        "Exit codes: 0 fine, 1 missed SLO, mismatch or infeasible, 2 bad input. Results go to stdout, progress to stderr.\n",
+    ]
     for name in known_commands():
         out.append(f"## kvsim {name}\n\n{COMMANDS[name][1]}\n\n```text\n{help_of(name)}\n```\n")
     return "\n".join(out)
@@ -127,7 +130,11 @@ def type_of(field: dict[str, Any]) -> str:
     for key in ("anyOf", "oneOf", "allOf"):
         if key in field:
             return " or ".join(dict.fromkeys(type_of(part) for part in field[key] if part.get("type") != "null"))
-    bounds = [f"{sign} {field[key]:g}" for key, sign in (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="), ("exclusiveMaximum", "<")) if key in field]
+    bounds = [
+        f"{sign} {field[key]:g}"
+        for key, sign in (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="), ("exclusiveMaximum", "<"))
+        if key in field
+    ]
     word = field.get("description") or {"object": "mapping", "array": "list"}.get(field.get("type", ""), field.get("type", "any"))
     return ", ".join([word, *bounds])
 
@@ -139,21 +146,55 @@ def cell(text: str) -> str:
 
 # ---- tables
 COLUMN_WORDS = {
-    "id": "the request's id in the trace", "session": "conversation, if the trace has one", "turn": "number of the turn, from 0",
-    "tenant": "who sent it", "replica": "machine, from 0", "status": "finished, refused, aborted, unfinished", "reason": "why not finished",
-    "arrival_ps": "sent by the client", "admitted_ps": "start of the step that first computed any of it", "first_token_ps": "first token out",
-    "end_ps": "ended", "prompt_tokens": "tokens in", "output_tokens": "tokens out", "device_hit": "prompt tokens found on the device at the first admission",
-    "host_hit": "prompt tokens found on the host at the first admission", "recompute_hit": "hits of later admissions, after a retraction",
-    "retractions": "how often it lost its KV", "retracted_tokens": "computed tokens it lost", "load_wait_ps": "exposed wait for copies before its first token",
-    "load_ps": "duration of those copies, overlapped or not", "kind": "prefill, decode, mixed", "start_ps": "began", "steps": "1, or a run of decode steps in closed form",
-    "batch": "sequences that decode", "sum_context": "tokens their attention reads in the first step", "prefills": "prompts (or chunks) in it",
-    "new_tokens": "prompt tokens computed", "cached_tokens": "context already there of those prompts", "load_tokens": "tokens loaded back for it",
-    "running": "requests running at its end", "waiting": "requests waiting at its end", "device_used": "device slots taken at its end",
-    "device_evictable": "of those, cached and not in use", "host_used": "host slots taken at its end", "emitted": "output tokens that reached clients",
-    "retracted": "requests that lost their KV while it was planned", "direction": "h2d (load back), d2h (back up)", "submit_ps": "handed to the link",
-    "tokens": "tokens copied", "bytes": "bytes per rank", "time_ps": "when", "demoted": "tokens that left the device, host copy stays",
-    "dropped": "tokens that left the device and are lost", "host_evicted": "tokens that left the host", "backed_up": "tokens copied to the host",
-    "loaded": "tokens copied to the device", "gap_ps": "time between two tokens", "count": "requests that saw it", "repeat": "gaps in the row",
+    "id": "the request's id in the trace",
+    "session": "conversation, if the trace has one",
+    "turn": "number of the turn, from 0",
+    "tenant": "who sent it",
+    "replica": "machine, from 0",
+    "status": "finished, refused, aborted, unfinished",
+    "reason": "why not finished",
+    "arrival_ps": "sent by the client",
+    "admitted_ps": "start of the step that first computed any of it",
+    "first_token_ps": "first token out",
+    "end_ps": "ended",
+    "prompt_tokens": "tokens in",
+    "output_tokens": "tokens out",
+    "device_hit": "prompt tokens found on the device at the first admission",
+    "host_hit": "prompt tokens found on the host at the first admission",
+    "recompute_hit": "hits of later admissions, after a retraction",
+    "retractions": "how often it lost its KV",
+    "retracted_tokens": "computed tokens it lost",
+    "load_wait_ps": "exposed wait for copies before its first token",
+    "load_ps": "duration of those copies, overlapped or not",
+    "kind": "prefill, decode, mixed",
+    "start_ps": "began",
+    "steps": "1, or a run of decode steps in closed form",
+    "batch": "sequences that decode",
+    "sum_context": "tokens their attention reads in the first step",
+    "prefills": "prompts (or chunks) in it",
+    "new_tokens": "prompt tokens computed",
+    "cached_tokens": "context already there of those prompts",
+    "load_tokens": "tokens loaded back for it",
+    "running": "requests running at its end",
+    "waiting": "requests waiting at its end",
+    "device_used": "device slots taken at its end",
+    "device_evictable": "of those, cached and not in use",
+    "host_used": "host slots taken at its end",
+    "emitted": "output tokens that reached clients",
+    "retracted": "requests that lost their KV while it was planned",
+    "direction": "h2d (load back), d2h (back up)",
+    "submit_ps": "handed to the link",
+    "tokens": "tokens copied",
+    "bytes": "bytes per rank",
+    "time_ps": "when",
+    "demoted": "tokens that left the device, host copy stays",
+    "dropped": "tokens that left the device and are lost",
+    "host_evicted": "tokens that left the host",
+    "backed_up": "tokens copied to the host",
+    "loaded": "tokens copied to the device",
+    "gap_ps": "time between two tokens",
+    "count": "requests that saw it",
+    "repeat": "gaps in the row",
     "slope_ps": "how much each gap is longer than the one before",
 }
 
@@ -191,7 +232,10 @@ def metrics() -> str:
     """Return the page of metric names."""
     from kvsim.report import metric_names
 
-    out = ["# Metrics\n", "`kvsim run --metrics FILE` writes OpenMetrics text with the engine's own names. " + (metric_names.__doc__ or "").strip() + "\n"]
+    out = [
+        "# Metrics\n",
+        "`kvsim run --metrics FILE` writes OpenMetrics text with the engine's own names. " + (metric_names.__doc__ or "").strip() + "\n",
+    ]
     for family, found in metric_names.METRICS.items():
         rows = "\n".join(f"| `{m.name}` | {m.kind} | {m.label or '-'} | {cell(m.help)} |" for m in found)
         out.append(f"## {family}\n\n| name | kind | extra label | meaning |\n| --- | --- | --- | --- |\n{rows}\n")
@@ -203,7 +247,10 @@ def rules() -> str:
     from kvsim.rules import sglang
 
     names = list(sglang.RULES)
-    out = ["# Rules\n", "A rule set is data: each row is one decision in which versions of the engine differ. `engine.rules: {base: NAME, rule: value}` changes single ones.\n"]
+    out = [
+        "# Rules\n",
+        "A rule set is data: each row is one decision in which versions of the engine differ. `engine.rules: {base: NAME, rule: value}` changes single ones.\n",
+    ]
     out.append("| rule | " + " | ".join(names) + " | meaning | read from |\n| --- |" + " --- |" * (len(names) + 2))
     for field in dataclasses.fields(next(iter(sglang.RULES.values()))):
         values = " | ".join(f"`{getattr(sglang.RULES[name], field.name)}`" for name in names)

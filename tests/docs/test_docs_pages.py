@@ -49,7 +49,11 @@ def test_every_link_leads_to_a_file_or_heading(page):
         file = (page.parent / name).resolve() if name else page
         assert file.exists(), f"{page.name}: {target}"
         if anchor and file.suffix == ".md":
-            slugs = {re.sub(r"[^\w\- ]", "", line.lstrip("# ").strip().lower()).replace(" ", "-") for line in file.read_text("utf-8").splitlines() if line.startswith("#")}
+            slugs = {
+                re.sub(r"[^\w\- ]", "", line.lstrip("# ").strip().lower()).replace(" ", "-")
+                for line in file.read_text("utf-8").splitlines()
+                if line.startswith("#")
+            }
             assert anchor in slugs, f"{page.name}: {target}"
 
 

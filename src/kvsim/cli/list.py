@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from kvsim.cli.common import Json, emit, emit_json
 from kvsim.errors import UnknownName
 
@@ -37,7 +39,8 @@ def list_(what: str | None = None, /, *, diff: tuple[str, str] | None = None, js
     if json:
         emit_json(chosen)
     else:
-        emit("\n".join(f"{name}: {', '.join(values)}" for name, values in chosen.items()))
+        lines = (textwrap.wrap(f"{name}: {', '.join(values)}", 80, subsequent_indent="  ") for name, values in chosen.items())
+        emit("\n".join(line for part in lines for line in part))
     return 0
 
 

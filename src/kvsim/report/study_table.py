@@ -1,40 +1,73 @@
-"""A study for the terminal: one row per point, within 100 columns."""
+"""A study for the terminal: one row per point, within 100 columns; narrower ones lose the column that follows from another."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.table import Table
 
 from kvsim.report.terminal import seconds
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
     from kvsim.study.sweep import Study
 
-COLUMNS = ("RAM/rank", "RAM total", "device hits", "host hits", "TTFT p50", "p99", "TPOT", "out tok/s", "goodput", "retr.", "")
+COLUMNS = (
+    "GB of\nRAM/rank",
+    "GB in\ntotal",
+    "device\nhits",
+    "host\nhits",
+    "TTFT\np50",
+    "TTFT\np99",
+    "\nTPOT",
+    "out\ntok/s",
+    "good\nreq/s",
+    "re-\ntr.",
+    "",
+)
+#: Below this width the RAM per rank is left out (it is the total divided by the ranks).
+WIDE = 90
 
 
-def sweep_table(study: Study) -> Table:
+class SweepTable:
+    """A study's table that fits the width it is printed in."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table for this width."""
+        yield table_of(self.study, per_rank=options.max_width >= WIDE)
+
+
+def sweep_table(study: Study) -> SweepTable:
     """Return the table; figures are means over replications, GB are 1e9 bytes, hits are prompt tokens."""
+    return SweepTable(study)
+
+
+def table_of(study: Study, *, per_rank: bool = True) -> Table:
+    """Return the table with or without the RAM of one rank."""
     from kvsim.study.sweep import headline
 
-    table = Table(pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(pad_edge=False, padding=(0, 0), box=box.SIMPLE_HEAD, show_edge=False)
     for key in study.axes:
-        table.add_column(key.rpartition(".")[2].replace("+", " "), justify="right")
-    for name in COLUMNS:
-        table.add_column(name, justify="right")
+        table.add_column(key.rpartition(".")[2].replace("+", " "), justify="right", overflow="fold")
+    for name in COLUMNS if per_rank else COLUMNS[1:]:
+        table.add_column(name, justify="right", no_wrap=True)
     for point, results in study.points():
-        rows = [headline(result) for result in results]
         label = [_label(point.get(name)) for key in study.axes for name in (key.split("+")[0],)]
-        table.add_row(*label, *_cells(rows))
+        cells = _cells([headline(result) for result in results])
+        table.add_row(*label, *(cells if per_rank else cells[1:]))
     return table
 
 
 def _cells(rows: list[dict[str, Any]]) -> list[str]:
     first = rows[0]
-    memory = [f"{first['host_bytes_per_rank'] / 1e9:,.2f} GB", f"{first['host_bytes_total'] / 1e9:,.1f} GB"]
+    memory = [f"{first['host_bytes_per_rank'] / 1e9:,.2f}", f"{first['host_bytes_total'] / 1e9:,.1f}"]
     if any("reason" in row for row in rows):
-        return [*memory, *[""] * 8, "infeasible"]
+        return [*memory, *["-"] * 8, "infeasible"]
 
     def mean(name: str) -> float | None:
         values = [row[name] for row in rows if row[name] is not None]
@@ -54,7 +87,7 @@ def _cells(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _label(value: Any) -> str:
-    return "off" if value in (False, 0, "off") and not isinstance(value, str) or value == "off" else str(value)
+    return "off" if (value in (False, 0, "off") and not isinstance(value, str)) or value == "off" else str(value)
 
 
 def _tokens(value: float | None) -> str:

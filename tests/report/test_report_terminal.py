@@ -1,0 +1,75 @@
+"""Every command's output fits the terminal, says its state in words and is plain where it should be."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+
+import pytest
+
+from kvsim.cli.app import run_command
+
+COMMANDS = {
+    "run": ["run", "toy", "--set", "workload.requests=40", "--set", "slo.ttft=1s"],
+    "run of the anchor": ["run", "hicache-ratio", "--set", "workload.sessions=8"],
+    "explain": ["explain", "hicache-ratio"],
+    "sweep": ["sweep", "hicache-ratio", "--set", "workload.sessions=6", "--axis", "engine.hicache.ratio=off,4,16", "--workers", "1"],
+    "list": ["list"],
+    "help": ["--help"],
+    "help of run": ["run", "--help"],
+}
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+class Terminal(io.StringIO):
+    """A standard output that says it is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def printed(monkeypatch, words, *, width, terminal, colour=True):
+    out = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    if not colour:
+        monkeypatch.setenv("NO_COLOR", "1")
+    code = run_command(words)
+    assert code in (0, 1)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("width", [80, 100])
+def test_no_line_is_wider_than_the_terminal_and_no_cell_is_cut(monkeypatch, name, width):
+    text = ESCAPE.sub("", printed(monkeypatch, COMMANDS[name], width=width, terminal=True))
+    assert text.strip()
+    too_wide = [line for line in text.splitlines() if len(line.rstrip()) > (100 if name == "explain" else width)]
+    assert too_wide == []
+    assert "…" not in text
+
+
+@pytest.mark.parametrize("name", ["run", "explain", "sweep", "list"])
+def test_piped_output_has_no_escape_codes_and_at_most_100_columns(monkeypatch, name):
+    text = printed(monkeypatch, COMMANDS[name], width=200, terminal=False)
+    assert "\x1b" not in text
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 100
+
+
+@pytest.mark.parametrize("name", ["run", "sweep"])
+def test_without_colour_the_words_are_the_same(monkeypatch, name):
+    plain = printed(monkeypatch, COMMANDS[name], width=100, terminal=True, colour=False)
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", plain)
+    monkeypatch.delenv("NO_COLOR")
+    coloured = printed(monkeypatch, COMMANDS[name], width=100, terminal=True)
+    assert ESCAPE.sub("", coloured) == ESCAPE.sub("", plain)
+
+
+def test_an_infeasible_point_is_said_in_words(monkeypatch):
+    text = printed(monkeypatch, COMMANDS["sweep"], width=80, terminal=False)
+    row = next(line for line in text.splitlines() if line.strip().startswith("16 "))
+    assert "infeasible" in row
+    assert "does not fit" in " ".join(text.split())
