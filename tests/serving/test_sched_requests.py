@@ -154,7 +154,7 @@ def test_a_continued_chunk_without_room_fails_as_the_engine_does() -> None:
 
 @pytest.mark.parametrize(("rules", "lost"), [("sglang-0.5.9", True), ("sglang-0.5.23", False)])
 def test_a_preempted_request_is_lost_in_0_5_9_if_nothing_was_admitted_then(rules: str, lost: bool) -> None:
-    params = server(rules, device_tokens=100, max_running_requests=1, priority_scheduling=True, schedule_conservativeness=1.0)
+    params = server(rules, device_tokens=100, max_running_requests=1, priority_scheduling=True, stop_at_engine_failure=True)
     engine = SglangScheduler(params, Copies(1, 1))
     victim = engine.submit(request("v", 20, 60, priority=0), 1)
     engine.settle(engine.plan(1), 1)  # type: ignore[arg-type]
@@ -246,3 +246,18 @@ def test_the_prefill_delayer_lets_prefills_of_all_ranks_go_at_once() -> None:
     step = both.plan(2)
     assert step is not None
     assert [r.spec.id for r in step.admitted] == ["a", "b"]
+
+
+@pytest.mark.parametrize("rules", ["sglang-0.5.9", "sglang-0.5.23"])
+@pytest.mark.parametrize("host", [0, 3_000])
+def test_a_request_that_can_never_be_admitted_is_aborted_and_the_others_are_served(rules: str, host: int) -> None:
+    params = server(rules, page_size=64, device_tokens=1_024, host_tokens=host)
+    log = drive(params, [request("a", 990, 1, mnt=500), request("b", 100, 5, at=2), request("c", 50, 5, at=9)])
+    assert [log.requests[name].status for name in "abc"] == [ABORTED, FINISHED, FINISHED]
+    assert log.requests["a"].reason.startswith("can never be admitted: 990 tokens and what it may generate")
+
+
+def test_chunks_smaller_than_a_page_never_start() -> None:
+    log = drive(server(page_size=64, device_tokens=1_024, chunked_prefill_size=32), [request("a", 200, 5)])
+    assert (log.requests["a"].status, log.end["at"] < 10) == (ABORTED, True)
+    assert "in chunks of 32, less than a page of 64" in log.requests["a"].reason

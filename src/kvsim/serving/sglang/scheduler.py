@@ -58,8 +58,9 @@ class SglangScheduler(Runs):
         tokens = spec.prompt_tokens
         if params.max_input_tokens is not None and tokens >= params.max_input_tokens:
             return f"prompt too long: {_spaced(tokens)} >= {_spaced(params.max_input_tokens)}"
-        if params.max_input_tokens is None and tokens + spec.output_tokens > params.device_tokens:
-            return f"needs {_spaced(tokens + spec.output_tokens)}, pool {_spaced(params.device_tokens)}"
+        pool = self.cache.device_tokens
+        if params.max_input_tokens is None and tokens + spec.output_tokens > pool:
+            return f"needs {_spaced(tokens + spec.output_tokens)}, pool {_spaced(pool)}"
         return ""
 
     def _make_queue_room(self, request: SglangRequest, now: int) -> bool:
@@ -194,10 +195,31 @@ class SglangScheduler(Runs):
             if self.full and not self._preempt_for(request, adder):
                 return
             verdict = adder.add(request)
-            if verdict != CONTINUE:
-                if verdict == NO_TOKEN:
-                    self._mark_full(adder)
-                return
+            if verdict == CONTINUE:
+                continue
+            if not adder.admitted and self._is_hopeless():
+                self._give_up_head(verdict)
+                self._admit_queue(adder, slots)
+            elif verdict == NO_TOKEN:
+                self._mark_full(adder)
+            return
+
+    def _is_hopeless(self) -> bool:
+        """Whether a refusal is for ever: nothing runs, nothing is locked or in flight (the engine itself would hang)."""
+        cache = self.cache
+        if self.running or self.prefill_held or self.params.stop_at_engine_failure:
+            return False
+        return cache.free + cache.evictable == cache.device_tokens and cache.idle_transfers
+
+    def _give_up_head(self, verdict: str) -> None:
+        """Abort the queue's head, which can never be admitted."""
+        request, params = self.waiting.pop(0), self.params
+        tokens = f"{_spaced(request.kv.total)} tokens"
+        why = f"{tokens} and what it may generate do not fit the pool of {_spaced(self.cache.device_tokens)}"
+        if verdict == OTHER:
+            why = f"{tokens} in chunks of {params.chunked_prefill_size}, less than a page of {params.page_size}"
+        request.status, request.end_ps, request.reason = ABORTED, self.now, f"can never be admitted: {why}"
+        self.ended.append(request)
 
     def _mark_full(self, adder: Admission) -> None:
         company = bool(adder.admitted) or bool(self.running)
