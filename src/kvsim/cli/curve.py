@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 RATIOS = "0,1,2,4,8,16,32,64"
 DEFINITION = (
-    "Hit rate: prompt tokens whose prefix was used before and still fits, over all prompt tokens. LRU, write-through, an inclusive host tier, "
-    "one engine, everybody served at once: for queueing and latency run the simulation."
+    "Hit rate: prompt tokens whose prefix was used before and still fits, over all prompt tokens. LRU, write-through, an inclusive host "
+    "tier, one engine, everybody served at once: for queueing and latency run the simulation."
 )
 
 

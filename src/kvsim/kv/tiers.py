@@ -49,6 +49,8 @@ class Tiers(Tree, Pools):
     """
 
     on_event: OnEvent | None = None
+    #: Called with a node whose last copy goes, while it still hangs in the tree with all below it, and "drop" or "host_drop".
+    on_lost: Callable[[Node, str], None] | None = None
 
     def __init__(self, params: SglangParams) -> None:
         rules, page = params.rules, params.page_size
@@ -137,6 +139,8 @@ class Tiers(Tree, Pools):
     def _drop(self, node: Node) -> None:
         """``node``, an unlocked device leaf without host copy, leaves the tree with all below it (host only)."""
         parent = node.parent
+        if self.on_lost:
+            self.on_lost(node, "drop")
         self._release(node)
         self.dropped += node.size
         if self.on_event:
@@ -166,6 +170,8 @@ class Tiers(Tree, Pools):
                 self._host_leaves.push(parent)
 
     def _lose_host_copy(self, node: Node) -> None:
+        if self.on_lost:
+            self.on_lost(node, "host_drop")
         node.host = False
         self.host_free += node.size
         self.host_evicted += node.size

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kvsim.cost.port import StepTime
     from kvsim.record.recorder import Recorder
     from kvsim.serving.port import Scheduler
+    from kvsim.sim.simulate import Observer
     from kvsim.sim.source import Source
     from kvsim.workload.spec import RequestSpec
 
@@ -71,6 +72,7 @@ class Engine:
         self.env, self.scheduler, self.time, self.links, self.recorder = env, scheduler, step_time, links, recorder
         self.replica, self.exact_steps = replica, exact_steps
         self.source: Source | None = None
+        self.observer: Observer | None = None
         self.live: dict[str, Request] = {}
         self._idle: Event | None = None
         self._cuttable = False
@@ -137,6 +139,8 @@ class Engine:
             if step is not None:
                 bubbles = 0
                 self._note_retracted(step)
+                if self.observer is not None and step.prefills:
+                    self.observer.planned(self.replica, step)
                 current = InFlight(step, max(now, step.blocked_until))
                 if step.blocked_until > now:
                     yield self.env.timeout(step.blocked_until - now)

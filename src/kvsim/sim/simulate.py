@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import simpy
 
@@ -17,6 +17,7 @@ from kvsim.sim.source import Source, urgent_at
 
 if TYPE_CHECKING:
     from kvsim.config.resolved import Resolved
+    from kvsim.serving.port import Scheduler, Step
     from kvsim.serving.router import Router
     from kvsim.workload.spec import Client, RequestSpec
 
@@ -24,16 +25,34 @@ if TYPE_CHECKING:
 PROGRESS_PS = 10_000_000_000_000
 
 
-def simulate(resolved: Resolved, *, client: Client | None = None, progress: Callable[[int], None] | None = None) -> Recording:
+class Observer(Protocol):
+    """Looks at a running simulation without changing it (``measure.misses.MissObserver``)."""
+
+    def attach(self, replica: int, scheduler: Scheduler) -> None:
+        """Learn of an engine before it starts."""
+
+    def planned(self, replica: int, step: Step) -> None:
+        """See a step that was planned."""
+
+
+def simulate(
+    resolved: Resolved,
+    *,
+    client: Client | None = None,
+    progress: Callable[[int], None] | None = None,
+    observer: Observer | None = None,
+) -> Recording:
     """Run a scenario to its end (or horizon) and return its facts.
 
-    ``client`` replaces the workload of the scenario (tests, lessons). ``progress`` is called with the number of requests
+    ``client`` replaces the workload of the scenario (tests, lessons). ``observer`` looks on. ``progress`` is called with the number of requests
     ended, now and then. Raises Infeasible when the machine cannot exist (the capacity says why). Every request sent is
     accounted for: finished, refused, aborted or unfinished at the horizon.
     """
     if resolved.capacity.infeasible:
         raise Infeasible("; ".join(resolved.capacity.infeasible))
     machine = Machine(resolved, client or _client_of(resolved))
+    if observer is not None:
+        machine.watch(observer)
     machine.run(progress)
     return machine.seal()
 
@@ -65,6 +84,12 @@ class Machine:
         scheduler = build_scheduler(self.resolved, links)
         step_time = build_step_time(self.resolved)
         return Engine(self.env, scheduler, step_time, links, self.recorder, replica=replica, exact_steps=exact_steps)
+
+    def watch(self, observer: Observer) -> None:
+        """Let an observer see every engine."""
+        for engine in self.engines:
+            observer.attach(engine.replica, engine.scheduler)
+            engine.observer = observer
 
     def _dispatch(self, specs: list[RequestSpec]) -> None:
         if self.router is None:
