@@ -44,7 +44,7 @@ validate: $(VENV)/.installed-dev  ## measured against simulated; regenerates doc
 	@$(BIN)/kvsim validate
 
 docs: $(VENV)/.installed-dev   ## build the documentation site
-	@$(BIN)/python docs/build.py
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]' && $(BIN)/python docs/build.py
 
 clean:           ## remove what was built
 	rm -rf build dist out site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -63,8 +63,7 @@ def commands() -> str:
         "# Commands\n",
         "Exit codes: 0 fine, 1 missed SLO, mismatch or infeasible, 2 bad input. Results go to stdout, progress to stderr.\n",
     ]
-    for name in known_commands():
-        out.append(f"## kvsim {name}\n\n{COMMANDS[name][1]}\n\n```text\n{help_of(name)}\n```\n")
+    out += [f"## kvsim {name}\n\n{COMMANDS[name][1]}\n\n```text\n{help_of(name)}\n```\n" for name in known_commands()]
     return "\n".join(out)
 
 
@@ -89,7 +88,8 @@ def scenario() -> str:
     schema = Scenario.model_json_schema()
     out = [
         "# Scenario\n",
-        "A scenario is a YAML file. Numbers take units (`512GiB`, `64GB/s`, `20us`, `8k`); unknown keys are errors with the closest known one. "
+        "A scenario is a YAML file. Numbers take units (`512GiB`, `64GB/s`, `20us`, `8k`); unknown keys are errors with the "
+        "closest known one. "
         "`kvsim schema` prints the JSON Schema for editors.\n",
         block_table("Scenario", schema),
     ]
@@ -206,7 +206,8 @@ def tables() -> str:
 
     out = [
         "# Output tables and summary\n",
-        "`kvsim run -o DIR` writes these tables (CSV, or Parquet from Python), `scenario.yaml` (resolved: `kvsim run DIR` repeats it), `summary.json` and `manifest.json`. "
+        "`kvsim run -o DIR` writes these tables (CSV, or Parquet from Python), `scenario.yaml` (resolved: "
+        "`kvsim run DIR` repeats it), `summary.json` and `manifest.json`. "
         "Times are integer picoseconds of simulated time; divide by 1e12 for seconds.\n",
         re.sub(r"``([^`]*)``", r"`\1`", recording.RequestRow.__doc__ or "") + "\n",
     ]
@@ -249,7 +250,8 @@ def rules() -> str:
     names = list(sglang.RULES)
     out = [
         "# Rules\n",
-        "A rule set is data: each row is one decision in which versions of the engine differ. `engine.rules: {base: NAME, rule: value}` changes single ones.\n",
+        "A rule set is data: each row is one decision in which versions of the engine differ. "
+        "`engine.rules: {base: NAME, rule: value}` changes single ones.\n",
     ]
     out.append("| rule | " + " | ".join(names) + " | meaning | read from |\n| --- |" + " --- |" * (len(names) + 2))
     for field in dataclasses.fields(next(iter(sglang.RULES.values()))):
@@ -267,7 +269,8 @@ def teacher() -> str:
 
     out = [
         "# Lessons: the teacher's page\n",
-        "Five notebooks. Each starts from arithmetic that comes out even and ends on the anchor machine (Kimi-K2.5 INT4 on 8 RTX PRO 6000). "
+        "Five notebooks. Each starts from arithmetic that comes out even and ends on the anchor machine "
+        "(Kimi-K2.5 INT4 on 8 RTX PRO 6000). "
         "Run one with `marimo run docs/lessons/1_bytes.py`, let students change it with `marimo edit`, or give them Jupyter files: "
         "`marimo export ipynb docs/lessons/1_bytes.py -o 1_bytes.ipynb`. Right answers are computed by the library.\n",
     ]

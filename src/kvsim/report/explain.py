@@ -48,7 +48,9 @@ def explain_data(resolved: Resolved) -> dict[str, Any]:
 
 
 def memory_bar(capacity: Capacity) -> list[tuple[str, int]]:
-    """Return the parts of one GPU's memory in bytes: context, weights, KV pool, and what is left for graphs and activations."""
+    """Return the parts of one GPU's memory in bytes: context, weights, KV pool, and what is left for graphs and
+    activations.
+    """
     if not capacity.free_before_bytes:
         return [("KV pool", capacity.device_pool_bytes)]
     context = max(capacity.card_bytes - capacity.free_before_bytes, 0)
@@ -65,7 +67,8 @@ def explain_text(resolved: Resolved) -> str:
     """Return the page."""
     capacity = resolved.capacity
     lines = [
-        f"{resolved.model.name} on {resolved.hardware.name}, {explain_data(resolved)['rules']}, tp {capacity.extra.get('tp', capacity.ranks)}",
+        f"{resolved.model.name} on {resolved.hardware.name}, {explain_data(resolved)['rules']}, "
+        f"tp {capacity.extra.get('tp', capacity.ranks)}",
         "",
     ]
     lines += _bar(capacity)
@@ -99,20 +102,24 @@ def _answers(resolved: Resolved) -> list[str]:
     out = ["what it means"]
     out += _wrapped(
         "  - ",
-        f"device: {capacity.device_tokens:,} tokens ({gb(capacity.device_pool_bytes)} on each of {capacity.ranks} GPUs), longest accepted prompt {capacity.longest_prompt:,} tokens; host RAM changes neither",
+        f"device: {capacity.device_tokens:,} tokens ({gb(capacity.device_pool_bytes)} on each of "
+        f"{capacity.ranks} GPUs), longest accepted prompt {capacity.longest_prompt:,} tokens; host RAM changes neither",
     )
     if resolved.model.kind == "mla" and capacity.ranks > 1 and capacity.extra.get("attention_tp", 1) > 1:
         copies = capacity.extra["attention_tp"]
         out += _wrapped(
             "  - ",
-            f"the latent KV of this model is the same on every rank of an attention group: {copies} x {gb(capacity.device_pool_bytes)} hold {capacity.device_tokens:,} distinct tokens; more TP adds none",
+            f"the latent KV of this model is the same on every rank of an attention group: {copies} "
+            f"x {gb(capacity.device_pool_bytes)} hold {capacity.device_tokens:,} distinct tokens; more TP adds none",
         )
     if capacity.host_tokens:
         reach = max(capacity.device_tokens, capacity.host_tokens)
         gain = reach - capacity.device_tokens
         out += _wrapped(
             "  - ",
-            f"host: {capacity.host_tokens:,} tokens, {gb(capacity.host_bytes_per_rank)} per rank, {gb(capacity.host_bytes_total)} in total, and 10 GiB of RAM must stay free once; the tiers overlap (inclusive), so reach is the larger one: {reach:,} tokens, {gain:,} more than the device alone"
+            f"host: {capacity.host_tokens:,} tokens, {gb(capacity.host_bytes_per_rank)} per rank, "
+            f"{gb(capacity.host_bytes_total)} in total, and 10 GiB of RAM must stay free once; the "
+            f"tiers overlap (inclusive), so reach is the larger one: {reach:,} tokens, {gain:,} more than the device alone"
             + ("" if gain > capacity.page_size else ": a ratio of 1 buys nothing"),
         )
     largest = capacity.extra.get("largest_ratio")
@@ -120,7 +127,8 @@ def _answers(resolved: Resolved) -> list[str]:
         out += _wrapped("  - ", f"largest ratio that fits this machine's RAM: {largest:.2f}")
     out += _wrapped(
         "  - ",
-        f"at most {capacity.max_running_requests:,} requests at once; decode above batch {capacity.extra.get('cuda_graph_max_bs', '-')} runs without a CUDA graph (slower), it is not refused",
+        f"at most {capacity.max_running_requests:,} requests at once; decode above batch "
+        f"{capacity.extra.get('cuda_graph_max_bs', '-')} runs without a CUDA graph (slower), it is not refused",
     )
     even = break_even(resolved)
     if even:
@@ -129,7 +137,9 @@ def _answers(resolved: Resolved) -> list[str]:
 
 
 def break_even(resolved: Resolved) -> dict[str, Any] | None:
-    """Return when loading back beats recomputing: bytes per token x prefill rate, against the links; None without a step time."""
+    """Return when loading back beats recomputing: bytes per token x prefill rate, against the links; None without a
+    step time.
+    """
     from kvsim.cost.build import build_links, build_step_time
     from kvsim.errors import KvsimError
 
@@ -150,7 +160,8 @@ def break_even(resolved: Resolved) -> dict[str, Any] | None:
     have = tokens * capacity.kv_bytes_per_token / load_s
     verdict = "beats" if load_s < prefill_s else "is slower than"
     text = (
-        f"break-even: recomputing {tokens:,} tokens takes {prefill_s:.3g} s, loading them back on all ranks at once {load_s:.3g} s: loading {verdict} "
+        f"break-even: recomputing {tokens:,} tokens takes {prefill_s:.3g} s, loading them back on all "
+        f"ranks at once {load_s:.3g} s: loading {verdict} "
         f"recomputing; the link needs {needed / 1e9:.3g} GB/s per GPU to break even and gives {have / 1e9:.3g} GB/s"
     )
     return {

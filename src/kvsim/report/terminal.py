@@ -61,8 +61,11 @@ def latency_table(summary: dict[str, Any]) -> Table:
             continue
         half = values.get("half_width")
         table.add_row(
-            label, seconds(values["mean"]), "-" if half is None else seconds(half),
-            *(seconds(values[f"p{p}"]) for p in (50, 90, 95, 99)), f"{values['count']:,}",
+            label,
+            seconds(values["mean"]),
+            "-" if half is None else seconds(half),
+            *(seconds(values[f"p{p}"]) for p in (50, 90, 95, 99)),
+            f"{values['count']:,}",
         )
     return table
 
@@ -82,18 +85,59 @@ def _facts(summary: dict[str, Any], resolved: Resolved) -> list[tuple[str, str]]
     rows = []
     if summary["throughput"]:
         flow = summary["throughput"]
-        rows.append(("throughput", f"{flow['requests_per_s']:.3g} req/s, {flow['input_tokens_per_s']:,.0f} input tok/s, {flow['output_tokens_per_s']:,.1f} output tok/s"))
+        rows.append(
+            (
+                "throughput",
+                f"{flow['requests_per_s']:.3g} req/s, {flow['input_tokens_per_s']:,.0f} input "
+                f"tok/s, {flow['output_tokens_per_s']:,.1f} output tok/s",
+            )
+        )
     if summary["slo"] is not None and summary["slo"]["goodput_requests_per_s"] is not None:
         rows.append(("goodput", f"{summary['slo']['goodput_requests_per_s']:.3g} req/s within the SLO"))
     if hits["hit_rate"] is not None:
-        rows.append(("hit tokens", f"device {hits['device_tokens']:,}, host {hits['host_tokens']:,}, miss {hits['miss_tokens']:,}: hit rate {100 * hits['hit_rate']:.2f} %"))
-    rows.append(("cache traffic", f"evicted {cache['evicted_tokens']:,}, backed up {cache['backed_up_tokens']:,}, loaded back {cache['loaded_tokens']:,}, host evicted {cache['host_evicted_tokens']:,} tokens"))
-    rows.append(("retractions", f"{summary['retractions']['count']:,} of {summary['retractions']['requests']:,} requests, {summary['retractions']['tokens_thrown_away']:,} tokens thrown away"))
+        rows.append(
+            (
+                "hit tokens",
+                f"device {hits['device_tokens']:,}, host {hits['host_tokens']:,}, miss "
+                f"{hits['miss_tokens']:,}: hit rate {100 * hits['hit_rate']:.2f} %",
+            )
+        )
+    rows.append(
+        (
+            "cache traffic",
+            f"evicted {cache['evicted_tokens']:,}, backed up {cache['backed_up_tokens']:,}, loaded "
+            f"back {cache['loaded_tokens']:,}, host evicted {cache['host_evicted_tokens']:,} tokens",
+        )
+    )
+    rows.append(
+        (
+            "retractions",
+            f"{summary['retractions']['count']:,} of {summary['retractions']['requests']:,} "
+            f"requests, {summary['retractions']['tokens_thrown_away']:,} tokens thrown away",
+        )
+    )
     if load:
         capacity = resolved.capacity
-        rows.append(("load", f"running {load['running_mean']:.1f}, waiting {load['waiting_mean']:.1f} (means); GPU busy {100 * load['gpu_busy']:.0f} %, of it prefill {100 * load['prefill_share']:.0f} %"))
-        rows.append(("memory", f"device {load['device_tokens_mean']:,.0f} of {capacity.device_tokens:,} tokens, host {load['host_tokens_mean']:,.0f} of {capacity.host_tokens:,} (means while busy)"))
-    rows.append(("links", f"host to device {100 * links['h2d']['utilisation']:.2f} % busy, device to host {100 * links['d2h']['utilisation']:.2f} %"))
+        rows.append(
+            (
+                "load",
+                f"running {load['running_mean']:.1f}, waiting {load['waiting_mean']:.1f} "
+                f"(means); GPU busy {100 * load['gpu_busy']:.0f} %, of it prefill {100 * load['prefill_share']:.0f} %",
+            )
+        )
+        rows.append(
+            (
+                "memory",
+                f"device {load['device_tokens_mean']:,.0f} of {capacity.device_tokens:,} "
+                f"tokens, host {load['host_tokens_mean']:,.0f} of {capacity.host_tokens:,} (means while busy)",
+            )
+        )
+    rows.append(
+        (
+            "links",
+            f"host to device {100 * links['h2d']['utilisation']:.2f} % busy, device to host {100 * links['d2h']['utilisation']:.2f} %",
+        )
+    )
     return rows
 
 
