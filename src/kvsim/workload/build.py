@@ -15,7 +15,11 @@ def build_client(workload: Any, *, seed: int, clients: Any) -> Client:
     if workload is None:
         raise ConfigError("workload: is missing; give a trace or a recipe, for example workload: {kind: poisson, rate_per_s: 1}")
     if workload.kind == "trace":
-        options = {key: value for key, value in workload.model_dump(exclude_none=True).items() if key not in ("kind", "trace", "format", "rate_scale")}
+        options = {
+            key: value
+            for key, value in workload.model_dump(exclude_none=True).items()
+            if key not in ("kind", "trace", "format", "rate_scale")
+        }
         timeout = None if clients.timeout is None else round(clients.timeout * 1e12)
         return OpenLoop(open_trace(workload.trace, workload.format, **options), workload.rate_scale, timeout_ps=timeout)
     from kvsim.workload import synthetic

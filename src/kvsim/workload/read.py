@@ -1,34 +1,193 @@
-"""Opens a trace in any format and yields its requests one by one."""
+"""Opens a trace in any format and yields its requests one by one: ``open_trace``."""
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Iterator
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from kvsim.errors import TraceError, UnknownName
+from kvsim.workload import formats_csv, formats_doc, formats_jsonl
+from kvsim.workload.assemble import Assembler, in_order
+from kvsim.workload.detect import FORMATS, Detected, detect
+from kvsim.workload.mooncake import DEFAULT_BLOCK, read_mooncake
+from kvsim.workload.raw import Raw, ReadReport, Skip
+from kvsim.workload.source_files import HEAD, lines_of, open_bytes, shards, text_lines, whole
 from kvsim.workload.spec import RequestSpec
 
-FORMATS = ("mooncake",)
+UNITS = {"s": 10**12, "ms": 10**9, "us": 10**6, "ns": 10**3}
+BLOCKS = {"bailian": 16, "mooncake": DEFAULT_BLOCK}
+CONTENT = {
+    "ids": "block ids: prefixes are known exactly",
+    "session": "sessions only: a turn is taken to begin with the whole turn before it (an assumption); nothing else is shared",
+    "none": "not at all: no prefixes are in the file, so hit rates are assumptions",
+    "runs": "token runs: prefixes are known exactly",
+}
 
 
-def open_trace(path: str, format: str | None = None, **options: Any) -> Iterator[RequestSpec]:
-    """Yield the requests of a file. Raises TraceError, UnknownName."""
-    from kvsim.workload.mooncake import DEFAULT_BLOCK, read_mooncake
+class TraceReader:
+    """An iterator of requests with its ``report``, ``format`` and ``detected`` at hand. Streaming: rows are made as they are asked for."""
 
-    if format not in (None, *FORMATS):
-        raise UnknownName("trace format", str(format), FORMATS)
-    block = options.get("block_size") or DEFAULT_BLOCK
-    return read_mooncake(_lines(path), path, block=block, zero_outputs=options.get("zero_outputs", "skip"))
+    def __init__(self, path: str, format: str | None, options: dict[str, Any]) -> None:
+        self.path, self.options = path, options
+        if format is not None and format not in FORMATS:
+            raise UnknownName("trace format", format, FORMATS)
+        self.files = shards(path)
+        self.report = ReadReport()
+        self.detected = Detected(format, "given", "format: option") if format else None
+        self._stdin: IO[bytes] | None = None
+        if self.detected is None:
+            self.detected = self._detect(self.files[0])
+        self.format = self.detected.format
+        self._rows = self._filtered(self._specs())
+
+    def __iter__(self) -> Iterator[RequestSpec]:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> RequestSpec:
+        """Return the next request."""
+        return next(self._rows)
+
+    def _open(self, file: Path | str) -> IO[bytes]:
+        if file == "-":
+            if self._stdin is None:
+                self._stdin = open_bytes("-")
+            return self._stdin
+        return open_bytes(file)
+
+    def _detect(self, file: Path | str) -> Detected:
+        stream = self._open(file)
+        try:
+            head = stream.peek(HEAD)[:HEAD] if file == "-" else stream.read(HEAD)  # type: ignore[attr-defined]
+        except Exception as error:
+            raise TraceError(str(file), None, f"damaged or truncated: {error}") from None
+        finally:
+            if file != "-":
+                stream.close()
+        return detect(head, str(file))
+
+    @property
+    def block(self) -> int:
+        """Tokens per id."""
+        return int(self.options.get("block_size") or BLOCKS.get(self.format, DEFAULT_BLOCK))
+
+    def _specs(self) -> Iterator[RequestSpec]:
+        if self.format == "mooncake" and self._plain_mooncake():
+            self.report.content = CONTENT["ids"]
+            yield from self._fast_mooncake()
+            return
+        assembler = Assembler(self.report, self.path, zero_outputs=self.options.get("zero_outputs", "skip"))
+        yield from assembler.specs(in_order(self._raw(), self.report, self.path))
+
+    def _plain_mooncake(self) -> bool:
+        """Whether the file has Mooncake's own four keys only (then a typed decoder reads it)."""
+        if self.options.get("time_unit") or len(self.files) > 1 or self.path == "-":
+            return False
+        with closing(self._open(self.files[0])) as stream:
+            head = next(lines_of(stream, self.path), b"")
+        return (
+            b'"hash_ids"' in head
+            and not any(key in head for key in (b'"session_id"', b'"turn"', b'"priority"', b'"delay"'))
+            and self.options.get("plain", True)
+        )
+
+    def _fast_mooncake(self) -> Iterator[RequestSpec]:
+        with closing(self._open(self.files[0])) as stream:
+            yield from read_mooncake(
+                lines_of(stream, self.path), self.path, self.report, block=self.block, zero_outputs=self.options.get("zero_outputs", "skip")
+            )
+
+    def _raw(self) -> Iterator[Raw | Skip]:
+        seen = dict.fromkeys(("ids", "session", "runs"), False)
+        for file in self.files:
+            with closing(self._open(file)) as stream:
+                for row in self._format_rows(stream, str(file)):
+                    if isinstance(row, Raw):
+                        seen["ids"] |= row.ids is not None
+                        seen["session"] |= row.session is not None
+                        seen["runs"] |= row.prompt is not None
+                    yield row
+        kind = next((name for name in ("runs", "ids", "session") if seen[name]), "none")
+        self.report.content = CONTENT[kind]
+
+    def _format_rows(self, stream: IO[bytes], origin: str) -> Iterator[Raw | Skip]:
+        options = self.options
+        unit = UNITS.get(options.get("time_unit") or "")
+        rate = (options.get("arrivals") or {}).get("rate_per_s")
+        by_lines: dict[str, Callable[[Iterable[bytes]], Iterator[Raw | Skip]]] = {
+            "mooncake": lambda lines: formats_jsonl.mooncake_rows(lines, origin, self.block, unit),
+            "bailian": lambda lines: formats_jsonl.bailian(lines, origin, self.block),
+            "aiperf": lambda lines: formats_jsonl.aiperf(lines, origin),
+            "sglang_metrics": lambda lines: formats_jsonl.sglang_metrics(lines, origin),
+            "dynamo": lambda lines: formats_jsonl.dynamo(lines, origin),
+            "weka": lambda lines: formats_jsonl.weka(lines, origin),
+            "langfuse": lambda lines: formats_jsonl.langfuse(lines, origin),
+            "litellm": lambda lines: formats_jsonl.litellm(lines, origin),
+            "kvsim": lambda lines: formats_jsonl.canonical_rows(lines, origin),
+            "sglang_bench": lambda lines: formats_doc.sglang_bench(lines, origin, rate),
+        }
+        if self.format in by_lines:
+            return by_lines[self.format](lines_of(stream, origin))
+        if self.format == "azure":
+            return formats_csv.azure(text_lines(stream, origin), origin)
+        if self.format == "burstgpt":
+            return formats_csv.burstgpt(text_lines(stream, origin), origin)
+        if self.format == "csv":
+            return formats_csv.mapped(text_lines(stream, origin), origin, options.get("columns") or {}, unit)
+        if self.format == "access_log":
+            return formats_doc.access_log(text_lines(stream, origin), origin)
+        data = whole(stream, origin)
+        if self.format == "sharegpt":
+            return formats_doc.sharegpt(data, origin, options.get("tokens_per_word"))
+        return formats_doc.otel(data, origin) if self.format == "otel" else formats_doc.vllm_bench(data, origin, rate)
+
+    def _filtered(self, specs: Iterator[RequestSpec]) -> Iterator[RequestSpec]:
+        options = self.options
+        limit, share = options.get("limit"), options.get("sample_sessions")
+        start = round((options.get("start") or 0) * 10**12)
+        end = None if options.get("end") is None else round(options["end"] * 10**12)
+        taken = 0
+        origin: int | None = None
+        for spec in specs:
+            if spec.arrival_ps < start:
+                continue
+            if end is not None and spec.arrival_ps >= end:
+                break
+            if share is not None and not _sampled(spec, share):
+                continue
+            if origin is None:
+                origin = spec.arrival_ps if start else 0
+            spec.arrival_ps -= origin
+            yield spec
+            taken += 1
+            if limit is not None and taken >= limit:
+                break
+        if not taken and not limit:
+            raise TraceError(self.path, None, f"no request in it ({_reasons(self.report) or 'no rows'})")
 
 
-def _lines(path: str) -> Iterator[bytes]:
-    file = Path(path)
-    try:
-        with file.open("rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-        with gzip.open(file) if packed else file.open("rb") as lines:
-            yield from lines
-    except (OSError, EOFError) as error:
-        raise TraceError(path, None, f"cannot be read: {error}") from None
+def _sampled(spec: RequestSpec, share: float) -> bool:
+    """Keep whole sessions (requests without one count alone), by a hash: the same ones every time."""
+    import hashlib
+
+    key = (spec.session or spec.id).encode()
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") < share * (1 << 64)
+
+
+def _reasons(report: ReadReport) -> str:
+    return ", ".join(f"{count} skipped: {reason}" for reason, (count, _) in report.skipped.items())
+
+
+def open_trace(path: str, format: str | None = None, **options: Any) -> TraceReader:
+    """Return the requests of a trace. ``path``: a file, a folder of shards, or "-"; gzip and zstd are read as they are.
+
+    Options: block_size, zero_outputs (skip | prefill_only), time_unit, columns, arrivals, tokens_per_word, limit, start, end (s), sample_sessions.
+    Raises TraceError (file and line), UnknownName.
+    """
+    return TraceReader(str(path), format, options)
+
+
+__all__ = ["TraceReader", "open_trace"]

@@ -1,0 +1,99 @@
+"""Bytes of a trace: a file, a folder of shards, gzip or zstd, or standard input; bounded memory, clear errors."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from kvsim.errors import MissingExtra, TraceError
+
+HEAD = 1 << 16
+MAX_LINE = 64 << 20
+MAX_DOCUMENT = 1 << 30
+
+
+def shards(path: str) -> list[Path | str]:
+    """Return the files of a path: itself, the files of a folder in order of their names, or "-" for standard input."""
+    if path == "-":
+        return ["-"]
+    place = Path(path)
+    try:
+        if place.is_dir():
+            files = sorted(file for file in place.iterdir() if file.is_file() and not file.name.startswith("."))
+            if not files:
+                raise TraceError(path, None, "an empty folder")
+            return list(files)
+        if not place.exists():
+            raise TraceError(path, None, "no such file")
+    except (OSError, ValueError) as error:
+        raise TraceError(path, None, f"cannot be read: {error}") from None
+    return [place]
+
+
+def open_bytes(file: Path | str) -> IO[bytes]:
+    """Return the (uncompressed) bytes of one file."""
+    if file == "-":
+        return io.BufferedReader(sys.stdin.buffer)  # type: ignore[arg-type]
+    try:
+        raw = Path(file).open("rb")  # noqa: SIM115 - closed by the reader
+        magic = raw.peek(4)[:4]
+    except OSError as error:
+        raise TraceError(str(file), None, f"cannot be read: {error.strerror}") from None
+    if magic[:2] == b"\x1f\x8b":
+        return gzip.GzipFile(fileobj=raw)
+    if magic == b"\x28\xb5\x2f\xfd":
+        return _zstd(raw)
+    return raw
+
+
+def _zstd(raw: IO[bytes]) -> IO[bytes]:
+    try:
+        import zstandard
+    except ImportError:
+        raise MissingExtra("reading .zst files", "zstd") from None
+    return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw))
+
+
+def lines_of(file: IO[bytes], origin: str) -> Iterator[bytes]:
+    """Yield lines, each of bounded length. Raises TraceError for a damaged or binary file."""
+    number = 0
+    while True:
+        try:
+            line = file.readline(MAX_LINE)
+        except (OSError, EOFError, zlib.error, ValueError) as error:
+            raise TraceError(origin, number + 1, f"damaged or truncated: {error}") from None
+        except Exception as error:  # zstandard's own error class
+            raise TraceError(origin, number + 1, f"damaged or truncated: {error}") from None
+        if not line:
+            return
+        number += 1
+        if len(line) >= MAX_LINE:
+            raise TraceError(origin, number, f"a line longer than {MAX_LINE >> 20} MiB")
+        if b"\0" in line:
+            raise TraceError(origin, number, "binary data, not text")
+        yield line
+
+
+def text_lines(file: IO[bytes], origin: str) -> Iterator[str]:
+    """Yield lines as UTF-8 text without a byte-order mark. Raises TraceError with the line."""
+    for number, line in enumerate(lines_of(file, origin), 1):
+        try:
+            yield (line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise TraceError(origin, number, f"not UTF-8 text (byte 0x{line[error.start]:02x})") from None
+
+
+def whole(file: IO[bytes], origin: str) -> bytes:
+    """Return a whole document of bounded size."""
+    try:
+        data = file.read(MAX_DOCUMENT + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise TraceError(origin, None, f"damaged or truncated: {error}") from None
+    if len(data) > MAX_DOCUMENT:
+        raise TraceError(origin, None, f"a single document larger than {MAX_DOCUMENT >> 30} GiB; split it into shards")
+    return data
