@@ -1,9 +1,8 @@
-"""Replay of scheduler-level recordings (``kvsim-sched-oracle/1``) on the very ``SglangScheduler`` that the simulation
-uses.
+"""Replay of scheduler-level recordings (``kvsim-sched-oracle/1``) on the ``SglangScheduler`` of the simulation.
 
 Only arrivals are given; every iteration's decisions are compared: prefill batches, decode batch size, retractions,
-finishes, aborts, the
-chunked request, queue length, new-token ratio, cache counters and occupancy. The clock is the iteration number.
+finishes, aborts, the chunked request, queue length, new-token ratio, cache counters and occupancy. The clock is the
+iteration number.
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ def params_of(meta: dict[str, Any], rules: SglangRules | None = None) -> SglangP
 
 
 class SchedReplay:
-    """Drives one scheduler through a recording's iterations; ``rows`` collects what it decided, in the recording's
-    form."""
+    """Drives one scheduler through a recording's iterations; ``rows``: what it decided, in the recording's form."""
 
     def __init__(self, recording: dict[str, Any], rules: SglangRules | None = None, *, stepwise: bool = False) -> None:
         self.meta = recording["meta"]

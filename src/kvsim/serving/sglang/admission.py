@@ -249,8 +249,7 @@ class Admission:
         return (left, request.spec.prompt_tokens + request.output_done) if left > 0 else None
 
     def _note_pair(self, request: SglangRequest) -> None:
-        """Keep (tokens left, tokens occupied) sorted; later ones go before the first not smaller, the largest one
-        place early."""
+        """Keep (tokens left, tokens occupied) pairs in order: before the first not smaller, the largest one early."""
         if self._pairs is None:
             found = [self._pair_of(r) for r in (request, *self.running, *self.admitted)]
             self._pairs = sorted([pair for pair in found if pair is not None], key=lambda pair: pair[0])

@@ -1,7 +1,7 @@
 """Queue orders: one function per policy, registered under SGLang's name for it.
 
-Engine: srt/managers/schedule_policy.py: SchedulePolicy.calc_priority. Each sorts the queue in place (stable, so order
-persists).
+Engine: srt/managers/schedule_policy.py: SchedulePolicy.calc_priority. Each sorts the queue in place; sorts are stable,
+so an order persists.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ REFRESH_DEPTH = 128
 
 
 class Ordering:
-    """Orders the queue before each prefill pass; keeps the pass counter of the waiting-prefix refresh and the seeded
-    shuffle."""
+    """Orders the queue before each prefill pass; keeps the refresh's count of passes and the seeded shuffle."""
 
     def __init__(self, params: SglangParams, cache: KvCache) -> None:
         name = params.schedule_policy
@@ -132,8 +131,7 @@ def lpm(ordering: Ordering, waiting: list[SglangRequest], running: list[SglangRe
 
 @register("dfs-weight")
 def dfs_weight(ordering: Ordering, waiting: list[SglangRequest], running: list[SglangRequest]) -> None:
-    """Depth first over the tree, heavier subtrees (more waiting requests) first, children before a node's own
-    requests."""
+    """Depth first over the tree: subtrees with more waiting requests first, children before a node's own requests."""
     matches, _ = match_all(ordering.cache, waiting)
     at: dict[Node, list[SglangRequest]] = {}
     weight: dict[Node, int] = {}
@@ -159,12 +157,10 @@ def dfs_weight(ordering: Ordering, waiting: list[SglangRequest], running: list[S
 
 
 def match_all(cache: KvCache, waiting: list[SglangRequest]) -> tuple[dict[int, Match], set[int]]:
-    """Match every waiting request with its full token list (touches, splits); return the matches and whom the
-    in-batch rule flags.
+    """Match every waiting request with its full token list; return the matches and whom the in-batch rule flags.
 
-    The scratch tree of the rule has page size 1; a request whose device match is short and whose scratch match is
-    long is flagged,
-    other short ones are inserted.
+    Matching touches and splits nodes. The scratch tree of the rule has page size 1; a request whose device match is
+    short and whose scratch match is long is flagged, other short ones are inserted.
     """
     scratch: dict[tuple[str, int], list[Runs]] = {}
     matches: dict[int, Match] = {}

@@ -1,10 +1,8 @@
 """SGLang's scheduler: one iteration at a time, exact to the recordings of 0.5.9 and 0.5.23.
 
-Engine: srt/managers/scheduler.py (get_next_batch_to_run, _get_new_batch_prefill_raw, update_running_batch,
-process_batch_result).
-The iteration's order is ``plan``; results are processed in ``settle`` (settling.py); decode memory and retraction are
-in decode.py,
-closed-form runs in runs.py.
+Engine: srt/managers/scheduler.py (get_next_batch_to_run, _get_new_batch_prefill_raw, update_running_batch). ``plan`` is
+one iteration; decode steps, retraction and results (``settle``) are in decode.py, the running batch's counters in
+cohort.py, closed-form runs in runs.py, budgets in admission.py, queue orders in order.py.
 """
 
 from __future__ import annotations
