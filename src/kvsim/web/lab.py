@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from kvsim.errors import ConfigError, KvsimError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from kvsim.config.resolved import Resolved
     from kvsim.record.recording import Recording
     from kvsim.report.style import Figure
 
+#: Figures shown at once, and those drawn when somebody opens them.
+FIRST, LATER = ("card", "host", "latency", "ttft-split", "ttft-time"), ("occupancy", "queue", "hits-time", "hits-turn", "links", "gpu")
 #: A load of so many requests is simulated at every move of a control; a larger one when asked to.
 SMALL = 1500
 DTYPES = {"as the model has it": "auto", "bf16": "bf16", "fp8": "fp8_e4m3"}
@@ -193,15 +195,17 @@ def simulate_answer(answer: Answer, progress: Callable[[int], None] | None = Non
     return Answer(answer.resolved, recording, summarise(recording))
 
 
-def figures_of(answer: Answer) -> dict[str, Figure]:
-    """Return the answer's figures by key; only those of memory if nothing was simulated."""
-    from kvsim.report.figures import memory_pictures, run_figures
+def figures_of(answer: Answer, keys: Sequence[str] | None = None) -> dict[str, Figure]:
+    """Return the answer's figures by key (only ``keys`` if given); only those of memory if nothing was simulated."""
+    from kvsim.report.figures import builders, memory_pictures
 
     if answer.resolved is None:
         return {}
     capacity = answer.resolved.capacity
-    figures = memory_pictures(capacity) if answer.recording is None else run_figures(answer.recording, answer.summary, capacity)
-    return {figure.key: figure for figure in figures}
+    if answer.recording is None:
+        return {figure.key: figure for figure in memory_pictures(capacity) if keys is None or figure.key in keys}
+    made = builders(answer.recording, answer.summary, capacity)
+    return {key: build() for key, build in made.items() if keys is None or key in keys}
 
 
 def headline(answer: Answer) -> str:

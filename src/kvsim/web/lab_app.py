@@ -152,25 +152,12 @@ def _(instant, job, lab, mo, prepared, show, stop, watch):
 
 @app.cell
 def _(answer, lab, mo, show):
-    found = lab.figures_of(answer)
-    memory = mo.vstack([show.figure(mo, found[key]) for key in ("card", "host") if key in found])
-    latency = mo.vstack([show.figure(mo, found[key]) for key in ("latency", "ttft-split", "ttft-time") if key in found])
-    over_time = mo.vstack(
-        [show.figure(mo, found[key]) for key in ("occupancy", "queue", "hits-time", "hits-turn", "links", "gpu") if key in found]
-    )
+    found = lab.figures_of(answer, lab.FIRST)
     said = lab.advice(answer)
     words = mo.md("\n".join(f"- {show.text(line)}" for line in said) or "*Nothing simulated yet.*")
-    mo.vstack(
-        [
-            mo.md("## Advice"),
-            words,
-            mo.md("## Memory"),
-            memory,
-            mo.md("## Latency"),
-            latency,
-            mo.accordion({"Over time": over_time}),
-        ]
-    )
+    over_time = mo.accordion({"Over time": lambda: show.figures(mo, lab.figures_of(answer, lab.LATER), lab.LATER)}, lazy=True)
+    parts = [mo.md("## Advice"), words, mo.md("## Memory"), show.figures(mo, found, lab.FIRST[:2])]
+    mo.vstack([*parts, mo.md("## Latency"), show.figures(mo, found, lab.FIRST[2:]), over_time])
 
 
 @app.cell

@@ -45,6 +45,11 @@ def figure(mo: Any, value: Figure) -> Any:
     )
 
 
+def figures(mo: Any, found: dict[str, Figure], keys: Sequence[str]) -> Any:
+    """Return those of the figures that are there, below each other."""
+    return mo.vstack([figure(mo, found[key]) for key in keys if key in found])
+
+
 def answers_for(mo: Any, exercises: Sequence[Exercise]) -> Any:
     """Return one number field per exercise, as one element."""
     return mo.ui.array([mo.ui.number(label=f"your answer ({e.unit})" if e.unit else "your answer", value=None) for e in exercises])
