@@ -6,6 +6,7 @@ Engine: srt/managers/schedule_policy.py: PrefillAdder (0.5.9, 0.5.23), srt/mem_c
 
 from __future__ import annotations
 
+from math import fsum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -58,10 +59,10 @@ class Admission:
         if not clip:
             return 0.0
         if self.rules.ignore_eos_reserves_all:
-            return sum([min(r.limit_at - decoded, clip) * (1.0 if r.spec.ignore_eos else ratio) for r in self.running])
+            return fsum([min(r.limit_at - decoded, clip) * (1.0 if r.spec.ignore_eos else ratio) for r in self.running])
         if clips:
-            return sum([min(r.limit_at - decoded, clip) * ratio for r in self.running])
-        return sum([(r.limit_at - decoded) * ratio for r in self.running])
+            return fsum([min(r.limit_at - decoded, clip) * ratio for r in self.running])
+        return fsum([(r.limit_at - decoded) * ratio for r in self.running])
 
     # ------------------------------------------------------------------ budgets
     @property

@@ -105,8 +105,8 @@ class SglangStep(Step):
         self.hits: list[tuple[int, int] | None] = []
 
     def __copy__(self) -> SglangStep:
-        twin = SglangStep.__new__(SglangStep)
-        for name in _STEP_SLOTS:
+        twin = SglangStep(self.kind)
+        for name in _COPIED:
             setattr(twin, name, getattr(self, name))
         return twin
 
@@ -116,4 +116,16 @@ class SglangStep(Step):
         return self.kind != "decode"
 
 
-_STEP_SLOTS = (*Step.__slots__, *SglangStep.__slots__)
+#: What of a planned decode step is not as in a new one.
+_COPIED = (
+    "batch",
+    "blocked_until",
+    "decode_batch",
+    "decoders",
+    "gone",
+    "leaving",
+    "max_context",
+    "requests",
+    "retracted",
+    "sum_context",
+)

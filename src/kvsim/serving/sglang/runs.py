@@ -62,17 +62,22 @@ class Runs(Decoding):
 
     def _advance_slots(self, most: int) -> int:
         """Take the slots of some steps: all up to the next eviction, or one that evicts; return how many."""
-        cache, crossings = self.cache, self.cohort.crossings()
+        cache, cohort = self.cache, self.cohort
+        if cache.page == 1 and cohort.size * (most + 1) <= cache.free:
+            cache.take(cohort.size * most)
+            cohort.skip(most, 0)
+            return most
+        crossings = cohort.crossings()
         steps = min(most, self._before_eviction(crossings))
         if not steps and not cache.evictable:  # nothing to evict: the steps take what is free
             steps = min(most, crossings.most_steps(cache.free // cache.page))
         if not steps:
-            cache.make_room(self.cohort.pages_now() * cache.page, self.now)
+            cache.make_room(cohort.pages_now() * cache.page, self.now)
             self._allocate_decode(self.now)
             return 1
         if pages := crossings.until(steps):
             cache.take(pages * cache.page)
-        self.cohort.skip(steps, 0)
+        cohort.skip(steps, 0)
         return steps
 
     def _decay(self, times: int) -> None:
