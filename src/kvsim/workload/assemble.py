@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from kvsim.content import Runs, canonical, cut, join
 from kvsim.errors import TraceError
-from kvsim.workload.mooncake import OUTPUT_BASE, Chains
+from kvsim.workload.mooncake import OUTPUT_BASE, Chains, fitting_block
 from kvsim.workload.raw import Raw, ReadReport, Skip
 from kvsim.workload.spec import RequestSpec
 
@@ -79,6 +79,8 @@ class Assembler:
         return RequestSpec(
             row.id or str(self._count), row.time_ps - self._first, prompt, row.input, output, first, max_new_tokens=row.max_new, session=row.session, turn=turn,
             namespace=row.scope, tenant=row.tenant, priority=row.priority, recorded_cached_tokens=row.cached,
+            recorded_end_ps=None if row.end_ps is None else row.end_ps - self._first,
+            think_ps=row.think_ps,
         )  # fmt: skip
 
     def _prompt(self, row: Raw, known: tuple[Runs, int, int] | None) -> Runs:
@@ -96,7 +98,7 @@ class Assembler:
         assert row.ids is not None
         block, count = row.block, len(row.ids)
         if not row.input // block <= count <= -(-row.input // block):
-            fits = -(-row.input // count) if count else row.input
+            fits = fitting_block(row.input, count)
             raise TraceError(
                 self.origin, row.line,
                 f"expected {-(-row.input // block)} id(s) for {row.input} tokens at block size {block}, found {count}; a block size of {fits} would fit",

@@ -70,6 +70,7 @@ class Sessions:
     """
 
     def __init__(self, sessions: Iterable[Session], *, users: int | None = None) -> None:
+        self.kept = "the recipe's think times"
         self._due: list[tuple[int, int, RequestSpec]] = []
         self._of: dict[str, Session] = {}
         self._dropped: list[RequestSpec] = []
@@ -128,7 +129,7 @@ class Sessions:
 
     def describe(self) -> str:
         """Return which times are kept."""
-        return "closed loop: a turn leaves when the answer before it has ended and its think time has passed"
+        return f"closed loop: a turn leaves when the answer before it has ended and its think time has passed ({self.kept})"
 
 
 def _take(sessions: Iterator[Session], count: int) -> list[Session]:

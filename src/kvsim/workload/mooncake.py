@@ -153,6 +153,12 @@ def _by_time(rows: Iterator[Timed], report: ReadReport, origin: str) -> Iterator
     yield from window
 
 
+def fitting_block(tokens: int, count: int) -> int:
+    """Return a block size for which ``count`` ids fit ``tokens`` tokens: a usual one if there is one."""
+    usual = (16, 32, 64, 128, 256, 512, 1024, 2048)
+    return next((size for size in usual if tokens // size <= count <= -(-tokens // size)), -(-tokens // max(count, 1)))
+
+
 def _check(row: MooncakeRow, block: int, origin: str, number: int) -> None:
     if row.input_length < 1 or row.output_length < 0 or row.input_length > 1 << 40 or row.output_length > 1 << 40:
         raise TraceError(origin, number, f"lengths are {row.input_length} and {row.output_length}; allowed: input from 1, output from 0")
@@ -160,7 +166,7 @@ def _check(row: MooncakeRow, block: int, origin: str, number: int) -> None:
         raise TraceError(origin, number, f"timestamp is {row.timestamp}; allowed: from 0 (ms)")
     count = len(row.hash_ids)
     if count and not row.input_length // block <= count <= -(-row.input_length // block):
-        fits = -(-row.input_length // count)
+        fits = fitting_block(row.input_length, count)
         raise TraceError(
             origin,
             number,

@@ -25,7 +25,8 @@ class RequestSpec(msgspec.Struct, gc=False):
     ``output_tokens``: how many tokens it will generate; the k-th generated token is ``output_first + k``, so a later
     prompt that contains this answer contains the run ``(output_first, output_tokens)``.
     ``max_new_tokens``: the limit the client sent (None: equal to output_tokens). ``namespace``: tenant, LoRA adapter or
-    cache salt; prefixes are shared only inside one namespace. ``timeout_ps``: the client gives up after so long.
+    cache salt; prefixes are shared only inside one namespace. ``recorded_end_ps``,
+    ``think_ps``: when the recorded answer ended, and the think or tool time before this turn, where a trace has them. ``timeout_ps``: the client gives up after so long.
     """
 
     id: str
@@ -44,6 +45,8 @@ class RequestSpec(msgspec.Struct, gc=False):
     ignore_eos: bool = False
     timeout_ps: int | None = None
     recorded_cached_tokens: int | None = None
+    recorded_end_ps: int | None = None
+    think_ps: int | None = None
 
 
 class Client(Protocol):

@@ -73,7 +73,26 @@ class Poisson(Block):
     shared_prefix_tokens: Annotated[Count, Field(ge=0)] = 0
 
 
-Workload = Annotated[TraceWorkload | MultiTurn | Poisson, Field(discriminator="kind")]
+class BenchMultiturn(Block):
+    """SGLang's multi-turn benchmark client: one sender, a ready queue, exponential sleeps, at most so many in flight.
+
+    ``length_factor``: text clients re-tokenise, which makes prompts longer (1.037 for 2025 clients).
+    """
+
+    kind: Literal["bench_multiturn"]
+    clients: PositiveCount = 256
+    rounds: PositiveCount = 5
+    request_length: PositiveCount = 512
+    question_length: PositiveCount | None = None
+    output_length: PositiveCount = 64
+    max_parallel: PositiveCount = 128
+    request_rate: PositiveNumber = 1.0
+    round_barrier: bool = False
+    ready_queue: Literal["random", "fifo"] = "random"
+    length_factor: PositiveNumber = 1.0
+
+
+Workload = Annotated[TraceWorkload | MultiTurn | Poisson | BenchMultiturn, Field(discriminator="kind")]
 
 
 class Clients(Block):
