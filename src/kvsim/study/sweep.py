@@ -6,21 +6,21 @@ Every point runs the same seeds, so differences between points are paired. Infea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvsim.errors import Infeasible
-from kvsim.rng import derived_seed
 from kvsim.study.design import Point, grid
+from kvsim.study.executor import run_tasks
+from kvsim.study.point import Task, capacity_facts, plain_scenario, run_point, settings
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from kvsim.study.store import Store
 
-Task = tuple[Any, list[str], int]
+__all__ = ["Result", "Study", "capacity_facts", "headline", "outcomes", "run_point", "sweep"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,96 +79,42 @@ def sweep(
     ``workers`` > 1: that many local processes; ``executor``: any other (a Dask client's). ``store``: finished results are kept there and
     found again. The outcome does not depend on any of these.
     """
-    base = _plain(scenario, overrides)
+    base = plain_scenario(scenario, overrides)
     chosen = dict(axes) if axes is not None else dict(base.get("study", {}).get("axes") or {})
     wanted = list(points) if points is not None else grid(chosen)
     count = replications or int((base.get("run") or {}).get("replications") or 1)
-    tasks = [(base, _sets(point), replication) for point in wanted for replication in range(count)]
     keys = [(point, replication) for point in wanted for replication in range(count)]
-    outcomes = list(_outcomes(tasks, workers, executor, store, progress))
+    tasks: list[Task] = [(base, settings(point), replication) for point, replication in keys]
+    found = outcomes(tasks, workers=workers, executor=executor, store=store, progress=progress)
     study = Study(str(scenario) if isinstance(scenario, (str, Path)) else "scenario", {key: list(values) for key, values in chosen.items()})
-    study.results = [Result(point, replication, *outcome) for (point, replication), outcome in zip(keys, outcomes, strict=True)]
+    study.results = [Result(point, replication, *outcome) for (point, replication), outcome in zip(keys, found, strict=True)]
     return study
 
 
-def _plain(scenario: Any, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return a scenario as plain data that a worker process can validate again."""
-    from kvsim.config.load import load, load_data
-
-    if isinstance(scenario, (str, Path)):
-        scenario = load(scenario, overrides)
-    elif overrides:
-        scenario = load_data(scenario.model_dump(mode="json", exclude_unset=True), overrides)
-    data: dict[str, Any] = scenario.model_dump(mode="json", exclude_unset=True)
-    return data
-
-
-def _sets(point: Point) -> list[str]:
-    import json
-
-    return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in point.items()]
-
-
-def run_point(task: Task) -> tuple[str, dict[str, Any] | None, dict[str, Any], str]:
-    """Simulate one point: (digest, summary or None, capacity facts, why infeasible). Runs in a worker process."""
-    from kvsim.config.load import load_data
-    from kvsim.config.resolve import resolve
-    from kvsim.measure.summary import summarise
-    from kvsim.sim.simulate import simulate
-
-    base, sets, replication = task
-    if replication:
-        seed = derived_seed(int((base.get("run") or {}).get("seed", 1)), "replication", replication)
-        sets = [*sets, f"run.seed={seed}"]
-    resolved = resolve(load_data(base, sets))
-    facts = capacity_facts(resolved.capacity)
-    if resolved.capacity.infeasible:
-        return resolved.digest, None, facts, "; ".join(resolved.capacity.infeasible)
-    try:
-        return resolved.digest, summarise(simulate(resolved)), facts, ""
-    except Infeasible as failure:
-        return resolved.digest, None, facts, str(failure)
-
-
-def capacity_facts(capacity: Any) -> dict[str, Any]:
-    """Return the figures of a capacity that tables show."""
-    names = ("device_tokens", "host_tokens", "host_bytes_per_rank", "host_bytes_total", "longest_prompt", "ranks", "kv_bytes_per_token")
-    return {name: getattr(capacity, name) for name in names} | {"assumptions": list(capacity.assumptions)}
-
-
-def _outcomes(
-    tasks: list[Task], workers: int, executor: Executor | None, store: Store | None, progress: Callable[[int], None] | None
-) -> Iterator[Any]:
+def outcomes(
+    tasks: Sequence[Task],
+    *,
+    workers: int = 1,
+    executor: Executor | None = None,
+    store: Store | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[Any]:
+    """Return the outcome of every task in order; known ones come from the store, new ones are kept there as they end."""
     known = [store.find(task) if store is not None else None for task in tasks]
     todo = [i for i, outcome in enumerate(known) if outcome is None]
     done = len(tasks) - len(todo)
 
-    def keep(index: int, outcome: Any) -> None:
+    def keep(at: int, outcome: Any) -> None:
         nonlocal done
-        known[index] = outcome
+        known[todo[at]] = outcome
         if store is not None:
-            store.keep(tasks[index], outcome)
+            store.keep(tasks[todo[at]], outcome)
         done += 1
         if progress is not None:
             progress(done)
 
-    if executor is None and workers > 1 and len(todo) > 1:
-        from concurrent.futures import ProcessPoolExecutor
-
-        with ProcessPoolExecutor(min(workers, len(todo))) as pool:
-            _collect(pool, tasks, todo, keep)
-    elif executor is not None:
-        _collect(executor, tasks, todo, keep)
-    else:
-        for index in todo:
-            keep(index, run_point(tasks[index]))
-    yield from known
-
-
-def _collect(pool: Executor, tasks: list[Task], todo: list[int], keep: Callable[[int, Any], None]) -> None:
-    futures = {pool.submit(run_point, tasks[index]): index for index in todo}
-    for future in as_completed(futures):
-        keep(futures[future], future.result())
+    run_tasks(run_point, [tasks[i] for i in todo], keep, workers=workers, executor=executor)
+    return known
 
 
 def headline(result: Result) -> dict[str, Any]:
