@@ -133,6 +133,13 @@ def test_summary_table_holds_every_number_exactly(page_file, fabricated_summary)
     assert shown == json.loads(json.dumps(expected))
 
 
+def test_causes_of_misses_are_shown_where_they_were_recorded(fabricated, fabricated_summary, fabricated_resolved):
+    causes = [{"cause": "first seen", "tokens": 75, "remedy": None}, {"cause": "evicted", "tokens": 25, "remedy": "a larger ratio"}]
+    page = run_page(fabricated, {**fabricated_summary, "misses": {"causes": causes}}, fabricated_resolved)
+    table = next(section for section in page.sections if section.key == "misses").tables[0][1]
+    assert table.rows == (("first seen", "75", "75.0 %", "-"), ("evicted", "25", "25.0 %", "a larger ratio"))
+
+
 def test_an_unwritable_place_is_a_clear_error(tmp_path, fabricated, fabricated_summary, fabricated_resolved):
     page = run_page(fabricated, fabricated_summary, fabricated_resolved)
     with pytest.raises(ConfigError, match="cannot be written"):

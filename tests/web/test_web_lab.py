@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import threading
 
 import pytest
 import yaml
@@ -11,6 +13,7 @@ from kvsim.cli.lab import lab_command
 from kvsim.errors import ConfigError
 from kvsim.report.embed import read_block
 from kvsim.web import lab
+from kvsim.web.job import Job
 
 TOY = lab.Choice(workload="experiment:toy", limit=60, ratio=0)
 
@@ -95,6 +98,40 @@ def test_the_downloaded_scenario_and_report_make_the_same_numbers_again(tmp_path
     assert again.summary == answer.summary
     (tmp_path / "r.html").write_bytes(files["report.html"])
     assert read_block(tmp_path / "r.html")["summary"]["requests"] == answer.summary["requests"]
+
+
+def test_an_uploaded_trace_is_simulated(tmp_path):
+    rows = [{"timestamp": 900 * i, "input_length": 1500, "output_length": 10, "hash_ids": [1, 2, 10 + i % 2]} for i in range(8)]
+    path = lab.save_trace(str(tmp_path), "my trace.jsonl", "\n".join(map(json.dumps, rows)).encode())
+    answer = lab.simulate_answer(lab.resolve_choice(dataclasses.replace(TOY, workload=path, limit=5)))
+    assert answer.summary["requests"]["finished"] == 5
+    assert answer.summary["hits"]["device_tokens"] > 0
+
+
+def test_a_damaged_upload_is_a_problem_in_words(tmp_path):
+    path = lab.save_trace(str(tmp_path), "trace.jsonl", b'{"timestamp": 0, "input_length": "<b>many</b>"}')
+    answer = lab.simulate_answer(lab.resolve_choice(dataclasses.replace(TOY, workload=path)))
+    assert "trace.jsonl:1" in answer.problem
+
+
+def test_a_large_load_reports_progress_and_can_be_stopped():
+    seen = threading.Event()
+    prepared = lab.resolve_choice(dataclasses.replace(TOY, limit=100_000))
+
+    def work(progress):
+        def watch(done):
+            seen.set()
+            go.wait(20)
+            progress(done)
+
+        return lab.simulate_answer(prepared, watch)
+
+    go = threading.Event()
+    job = Job(work)
+    assert seen.wait(60)
+    job.cancel()
+    go.set()
+    assert job.join(60).state == "cancelled"
 
 
 def test_an_uploaded_file_gets_a_harmless_name(tmp_path):

@@ -36,14 +36,24 @@ def lab(
         Do not open a browser.
     """
     command = lab_command(host, port, token, no_browser)
+    note(f"kvsim lab: http://{host}:{port} (stop with Ctrl-C)")
+    return serve(command, token)
+
+
+def serve(command: list[str], token: str | None) -> int:
+    """Run the server until it ends, is interrupted or this process is told to stop; return its exit code."""
+    import signal
     import subprocess
 
-    note(f"kvsim lab: http://{host}:{port} (stop with Ctrl-C)")
+    environment = {**os.environ, "MARIMO_SKIP_UPDATE_CHECK": "1"}
+    server = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE if token else None, text=True)
+    signal.signal(signal.SIGTERM, lambda *_: server.terminate())
     try:
-        environment = {**os.environ, "MARIMO_SKIP_UPDATE_CHECK": "1"}
-        return subprocess.run(command, env=environment, input=token, text=True, check=False).returncode
+        server.communicate(token)
     except KeyboardInterrupt:
+        server.wait()
         return 0
+    return 0 if server.returncode in (0, -signal.SIGTERM) else server.returncode
 
 
 def lab_command(host: str, port: int, token: str | None, no_browser: bool) -> list[str]:

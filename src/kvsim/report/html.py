@@ -18,7 +18,7 @@ from kvsim.report.figures import memory_pictures, run_figures
 from kvsim.report.limits import NOT_MODELLED
 from kvsim.report.names import title_of
 from kvsim.report.style import DataTable, Figure
-from kvsim.report.tables import not_served, slowest, summary_rows
+from kvsim.report.tables import missed, not_served, slowest, summary_rows
 from kvsim.report.terminal import verdict
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ def run_page(recording: Recording, summary: dict[str, Any], resolved: Resolved) 
         chosen = tuple(figure for figure in later if figure.key in names)
         if chosen:
             sections.append(Section(key, title, figures=chosen))
+    if summary.get("misses"):
+        sections.append(Section("misses", "Why prompt tokens missed", tables=(("Causes", missed(summary["misses"])),)))
     tables = [("Slowest first tokens", slowest(recording)), ("Not served", not_served(recording))]
     sections.append(Section("requests", "Single requests", tables=tuple((name, table) for name, table in tables if table.rows)))
     sections.append(limits_section(resolved))

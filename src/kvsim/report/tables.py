@@ -86,6 +86,16 @@ def not_served(recording: Recording, most: int = 10) -> DataTable:
     )
 
 
+def missed(misses: dict[str, Any]) -> DataTable:
+    """Return why prompt tokens missed the cache (``summary["misses"]``), a cause per row with its remedy."""
+    causes = misses.get("causes") or []
+    total = sum(cause["tokens"] for cause in causes) or 1
+    rows = tuple(
+        (cause["cause"], f"{cause['tokens']:,}", f"{100 * cause['tokens'] / total:.1f} %", cause.get("remedy") or "-") for cause in causes
+    )
+    return DataTable(("cause", "tokens", "share", "remedy"), rows)
+
+
 def to_rich(table: DataTable, title: str | None = None) -> Table:
     """Return a table for the terminal; text columns left, numbers right; long text folds."""
     from rich.markup import escape
