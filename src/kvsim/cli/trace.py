@@ -1,0 +1,215 @@
+"""`kvsim trace`: inspect, convert, generate and anonymise traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from kvsim.cli.common import Json, emit, emit_json, note, show
+
+if TYPE_CHECKING:
+    from kvsim.workload.info import TraceInfo
+    from kvsim.workload.spec import RequestSpec
+
+app = App(name="trace", help="Inspect, convert, generate, fit or anonymise traces.")
+
+Output = Annotated[str | None, Parameter(name=["--output", "-o"])]
+
+
+@app.command
+def info(
+    trace: str, /, *, format: str | None = None, block_size: int | None = None, limit: int | None = None, start: float | None = None,
+    end: float | None = None, json: Json = False,
+) -> int:  # fmt: skip
+    """Say what a trace is: format, unit, span, requests, tokens, rate over time, reuse ceiling, skipped rows, what is missing.
+
+    Parameters
+    ----------
+    trace
+        A file, a folder of shards, or - for standard input; gzip and zstd are read as they are.
+    format
+        The format, if detection should not decide.
+    block_size
+        Tokens per block id, where the file does not say.
+    limit
+        Read at most so many requests.
+    start
+        Leave out what comes before this many seconds.
+    end
+        Leave out what comes from this many seconds on.
+    """
+    from kvsim.workload.info import inspect
+    from kvsim.workload.read import open_trace
+
+    found = inspect(open_trace(trace, format, block_size=block_size, limit=limit, start=start, end=end))
+    if json:
+        emit_json(found.data())
+    else:
+        _print(found)
+    return 0
+
+
+def _print(found: TraceInfo) -> None:
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    table.add_row("format", f"{found.format} ({found.sure}: {found.because})")
+    table.add_row(
+        "requests",
+        f"{found.requests:,} in {found.span_s:,.3f} s" + (f", {found.requests / found.span_s:.3g} per second" if found.span_s else ""),
+    )
+    table.add_row("tokens", f"{found.prompt_tokens:,} prompt, {found.output_tokens:,} output; longest prompt {found.longest_prompt:,}")
+    table.add_row("sessions", f"{found.sessions:,}" if found.sessions else "none in the file")
+    table.add_row("content", found.content)
+    if found.ceiling is not None:
+        table.add_row(
+            "reuse ceiling", f"{100 * found.ceiling:.2f} % of prompt tokens with an unlimited cache (page 1, the last token never hits)"
+        )
+    if found.rates_per_s:
+        table.add_row("rate over time", " ".join(f"{rate:.3g}" for rate in found.rates_per_s) + " requests/s in tenths of the span")
+    for reason, (count, lines) in found.skipped.items():
+        table.add_row("skipped", f"{count:,}: {reason} (lines {', '.join(map(str, lines))}{', ...' if count > len(lines) else ''})")
+    for text in found.notes:
+        table.add_row("note", text)
+    show(table)
+
+
+@app.command
+def convert(
+    trace: str,
+    /,
+    *,
+    to: str = "kvsim",
+    output: Output = None,
+    format: str | None = None,
+    block_size: int | None = None,
+    limit: int | None = None,
+) -> int:
+    """Convert a trace to another format and say what is lost.
+
+    Parameters
+    ----------
+    to
+        kvsim (canonical JSONL), mooncake or csv.
+    output
+        The file to write; standard output if absent.
+    """
+    from kvsim.workload.read import open_trace
+    from kvsim.workload.write import LOST, lines_for
+
+    reader = open_trace(trace, format, block_size=block_size, limit=limit)
+    count = _write(lines_for(reader, to, block_size or reader.block), output)
+    note(f"{count:,} lines from {reader.format} to {to}; lost: {LOST[to]}")
+    return 0
+
+
+@app.command
+def anonymise(
+    trace: str,
+    /,
+    *,
+    output: Output = None,
+    page_size: int = 16,
+    salt: str | None = None,
+    format: str | None = None,
+    block_size: int | None = None,
+) -> int:
+    """Replace content by salted, chained page hashes; lengths and reuse stay exactly the same, no text or name survives.
+
+    Parameters
+    ----------
+    page_size
+        Tokens per hash.
+    salt
+        A secret that makes two files of one anonymisation comparable; random if absent (and not kept).
+    """
+    from kvsim.workload.read import open_trace
+    from kvsim.workload.write import anonymised
+
+    reader = open_trace(trace, format, block_size=block_size)
+    count = _write(anonymised(reader, page_size, salt.encode() if salt else None), output)
+    note(f"{count:,} requests anonymised; read the result with --block-size {page_size}")
+    return 0
+
+
+@app.command
+def generate(recipe: str, /, *, output: Output = None, seed: int = 1, to: str = "kvsim", json: Json = False) -> int:
+    """Write a trace from a recipe: a bundled workload's name, a scenario or workload file, or an inline mapping like "{kind: poisson, rate_per_s: 1}".
+
+    Parameters
+    ----------
+    recipe
+        What to generate (`kvsim list workloads`).
+    seed
+        Equal seeds give equal traces.
+    """
+    del json
+    from kvsim.workload.write import LOST, lines_for
+
+    count = _write(lines_for(_generated(recipe, seed), to, 512), output)
+    note(f"{count:,} lines; format {to}, lost: {LOST[to]}")
+    return 0
+
+
+def _generated(recipe: str, seed: int) -> Iterator[RequestSpec]:
+
+    from kvsim import bundled
+    from kvsim.config.load import load_data
+    from kvsim.config.schema.workload import Clients
+    from kvsim.config.yamlfile import parse_scalar, parse_yaml, read_text
+    from kvsim.workload.build import build_client
+
+    if recipe.strip().startswith("{"):
+        data: Any = parse_scalar(recipe)
+    else:
+        path = bundled.find("workloads", recipe, "workload")
+        data, _ = parse_yaml(read_text(path, "workload"), str(path))
+        data = data.get("workload", data)
+    scenario = load_data(
+        {"hardware": "8x-rtx-pro-6000", "model": "llama-3.1-8b", "workload": data}, (), recipe if len(recipe) < 60 else "recipe"
+    )
+    client = build_client(scenario.workload, seed=seed, clients=Clients())
+    return _open_loop(client)
+
+
+def _open_loop(client: Any) -> Iterator[RequestSpec]:
+    """Yield what a client sends if every answer came at once."""
+    while (when := client.next_send()) is not None:
+        for spec in client.send(when):
+            yield spec
+            client.ended(spec.id, when, True)
+
+
+@app.command
+def fit(trace: str, /, *, format: str | None = None, block_size: int | None = None, seed: int = 1, json: Json = False) -> int:
+    """Fit a recipe to a trace and show how well it does: lengths, arrivals and reuse side by side.
+
+    Parameters
+    ----------
+    seed
+        Seed of the comparison's own draw.
+    """
+    from kvsim.workload.fit import fit_recipe
+
+    found = fit_recipe(trace, format=format, block_size=block_size, seed=seed)
+    if json:
+        emit_json(found.data())
+    else:
+        emit(found.text())
+    return 0
+
+
+def _write(lines: Iterable[str], output: str | None) -> int:
+    from kvsim.workload.write import write_lines
+
+    if output is not None:
+        return write_lines(lines, output)
+    count = 0
+    for line in lines:
+        emit(line)
+        count += 1
+    return count

@@ -1,0 +1,97 @@
+"""What a trace is, in one pass: sizes, rate over time, the reuse an unlimited cache would see, sessions, what is missing."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvsim.workload.prefixes import PrefixTree
+from kvsim.workload.read import TraceReader
+
+PS = 1e-12
+SLICES = 10
+
+
+@dataclass(slots=True)
+class TraceInfo:
+    """The figures of one trace. Tokens; times in seconds. ``ceiling``: share of prompt tokens an unlimited cache serves (page 1)."""
+
+    path: str
+    format: str
+    sure: str
+    because: str
+    requests: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    span_s: float = 0.0
+    longest_prompt: int = 0
+    sessions: int = 0
+    reused_tokens: int = 0
+    ceiling: float | None = None
+    content: str = ""
+    out_of_order: int = 0
+    skipped: dict[str, tuple[int, list[int]]] = field(default_factory=dict)
+    rates_per_s: list[float] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def data(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        out = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        out["skipped"] = {reason: {"count": count, "first_lines": lines} for reason, (count, lines) in self.skipped.items()}
+        return out
+
+
+def inspect(reader: TraceReader) -> TraceInfo:
+    """Return the figures of a trace, reading it once; memory grows with distinct content, not with rows."""
+    detected = reader.detected
+    assert detected is not None
+    info = TraceInfo(reader.path, reader.format, detected.sure, detected.because)
+    seen = PrefixTree()
+    sessions: set[str] = set()
+    arrivals = array("q")
+    known = True
+    for spec in reader:
+        info.requests += 1
+        info.prompt_tokens += spec.prompt_tokens
+        info.output_tokens += spec.output_tokens
+        info.longest_prompt = max(info.longest_prompt, spec.prompt_tokens)
+        arrivals.append(spec.arrival_ps // 1_000_000)
+        if spec.session is not None:
+            sessions.add(spec.session)
+        info.reused_tokens += min(seen.match(spec.prompt, spec.namespace), spec.prompt_tokens - 1)
+        seen.insert(spec.prompt, spec.namespace)
+    report = reader.report
+    info.sessions, info.content, info.skipped, info.out_of_order = len(sessions), report.content, report.skipped, report.out_of_order
+    known = not report.content.startswith("not at all")
+    info.ceiling = info.reused_tokens / info.prompt_tokens if known and info.prompt_tokens else None
+    if arrivals:
+        info.span_s = max(arrivals) * 1e-6
+        info.rates_per_s = _rates(arrivals, info.span_s)
+    info.notes = _notes(info)
+    return info
+
+
+def _rates(arrivals: array[int], span_s: float) -> list[float]:
+    if span_s <= 0:
+        return []
+    counts = [0] * SLICES
+    for at in arrivals:
+        counts[min(int(at * 1e-6 / span_s * SLICES), SLICES - 1)] += 1
+    return [count / (span_s / SLICES) for count in counts]
+
+
+def _notes(info: TraceInfo) -> list[str]:
+    notes = []
+    if info.out_of_order:
+        notes.append(f"{info.out_of_order} records out of order: sorted by time")
+    if info.ceiling is None:
+        notes.append("no prefixes in the file: any hit rate is an assumption")
+    rates = [rate for rate in info.rates_per_s if rate > 0]
+    if rates and max(rates) > 10 * min(rates):
+        notes.append(f"the rate varies from {min(rates):.3g} to {max(rates):.3g} requests/s over the span: a slice is not the whole")
+    if info.requests > 20 and info.span_s and info.requests / info.span_s > 10_000:
+        notes.append(f"{info.requests / info.span_s:,.0f} requests/s: check the time unit (workload.time_unit)")
+    if info.requests > 20 and info.span_s > 400 * 86400:
+        notes.append(f"a span of {info.span_s / 86400:,.0f} days: check the time unit (workload.time_unit)")
+    return notes

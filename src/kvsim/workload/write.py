@@ -1,0 +1,124 @@
+"""Writes traces: kvsim's canonical JSONL, Mooncake JSONL, a plain CSV; and says what a format cannot carry. Anonymises."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from kvsim.content import Runs, cut
+from kvsim.errors import ConfigError
+from kvsim.workload.spec import RequestSpec
+
+LOST = {
+    "kvsim": "nothing",
+    "mooncake": "content is kept in blocks (a partial tail as its own block), tenants and think times are lost, times are whole milliseconds",
+    "csv": "content and sessions' prefixes are lost: only times, lengths and session names remain",
+}
+
+
+def canonical(specs: Iterable[RequestSpec]) -> Iterator[str]:
+    """Yield canonical JSONL lines, a header first."""
+    yield json.dumps({"kvsim": "trace@1"})
+    for spec in specs:
+        row: dict[str, Any] = {
+            "id": spec.id,
+            "at_ps": spec.arrival_ps,
+            "prompt": [list(run) for run in spec.prompt],
+            "output": spec.output_tokens,
+        }
+        row["output_first"] = spec.output_first
+        optional = {"session": spec.session, "turn": spec.turn or None, "namespace": spec.namespace or None, "tenant": spec.tenant or None}
+        row.update({key: value for key, value in optional.items() if value is not None})
+        row.update({key: value for key, value in (("think_ps", spec.think_ps), ("end_ps", spec.recorded_end_ps)) if value is not None})
+        yield json.dumps(row, separators=(",", ":"))
+
+
+class Blocks:
+    """Names blocks of content: equal prefixes get equal ids (chained), different ones different ids; ids count up from 0 or are salted."""
+
+    def __init__(self, block: int, salt: bytes | None = None) -> None:
+        self.block, self.salt = block, salt
+        self._known: dict[Any, int] = {}
+
+    def ids(self, spec: RequestSpec) -> list[int]:
+        """Return one id per block of the prompt, the partial tail included."""
+        out: list[int] = []
+        parent: int | str = spec.namespace
+        for start in range(0, spec.prompt_tokens, self.block):
+            parent = self._name(parent, cut(spec.prompt, start, start + self.block))
+            out.append(parent)
+        return out
+
+    def _name(self, parent: int | str, content: Runs) -> int:
+        if self.salt is not None:
+            digest = hashlib.blake2b(repr((parent, content)).encode(), digest_size=8, key=self.salt).digest()
+            return int.from_bytes(digest, "big") >> 14
+        key = (parent, content)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = len(self._known)
+        return found
+
+
+def mooncake(specs: Iterable[RequestSpec], block: int, *, salt: bytes | None = None, shift_ms: int = 0) -> Iterator[str]:
+    """Yield Mooncake JSONL lines with blocks of ``block`` tokens."""
+    blocks = Blocks(block, salt)
+    for spec in specs:
+        row: dict[str, Any] = {
+            "timestamp": spec.arrival_ps // 1_000_000_000 + shift_ms, "input_length": spec.prompt_tokens, "output_length": spec.output_tokens, "hash_ids": blocks.ids(spec),
+        }  # fmt: skip
+        if spec.session is not None and salt is None:
+            row["session_id"], row["turn"] = spec.session, spec.turn + 1
+        yield json.dumps(row)
+
+
+def plain_csv(specs: Iterable[RequestSpec]) -> Iterator[str]:
+    """Yield CSV lines: time_s, input_tokens, output_tokens, session."""
+    yield "time_s,input_tokens,output_tokens,session"
+    for spec in specs:
+        whole, rest = divmod(spec.arrival_ps, 10**12)
+        yield f"{whole}.{rest:012d},{spec.prompt_tokens},{spec.output_tokens},{(spec.session or '').replace(',', '_')}"
+
+
+def lines_for(specs: Iterable[RequestSpec], format: str, block: int) -> Iterator[str]:
+    """Yield the lines of a format. Raises ConfigError for one that cannot be written."""
+    if format == "kvsim":
+        return canonical(specs)
+    if format == "mooncake":
+        return mooncake(specs, block)
+    if format == "csv":
+        return plain_csv(specs)
+    raise ConfigError(f"cannot write the format {format}; can: {', '.join(LOST)}")
+
+
+def anonymised(specs: Iterable[RequestSpec], block: int, salt: bytes | None = None) -> Iterator[str]:
+    """Yield Mooncake JSONL with salted, chained page hashes: lengths and reuse (by pages of ``block``) stay, nothing else survives.
+
+    Times start at zero; ids, sessions, tenants and text are gone. Without the salt (32 random bytes if None) hashes cannot be guessed.
+    """
+    return mooncake(specs, block, salt=salt or secrets.token_bytes(32))
+
+
+def write_lines(lines: Iterable[str], target: str | None) -> int:
+    """Write lines to a file (whole or not at all) or, for None, return -1 for the caller to print; return the count."""
+    if target is None:
+        return -1
+    path = Path(target)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    count = 0
+    try:
+        with partial.open("w", encoding="utf-8", newline="\n") as file:
+            for line in lines:
+                file.write(line + "\n")
+                count += 1
+        partial.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{target}: cannot be written: {error.strerror}") from None
+    finally:
+        partial.unlink(missing_ok=True)
+    return count
