@@ -6,7 +6,11 @@ import shlex
 
 import pytest
 
+from kvsim.config.command import as_command
 from kvsim.config.command_vllm import command_of_vllm, engine_of_vllm, is_vllm
+from kvsim.config.load import load
+from kvsim.config.resolve import resolve
+from kvsim.config.server_log import read_server_log
 from kvsim.config.vllm_memory import (
     KvShape,
     batch_defaults,
@@ -127,3 +131,31 @@ def test_what_is_wrong_with_a_command_is_said(command: str, words: str) -> None:
 def test_commands_of_other_engines_are_told_apart() -> None:
     assert is_vllm(shlex.split("python -m vllm.entrypoints.openai.api_server --model m"))
     assert not is_vllm(shlex.split("python -m sglang.launch_server --model m"))
+
+
+LOG = """INFO 10-01 12:00:00 [gpu_model_runner.py] Model loading took 71.80 GiB memory and 45.2 seconds
+INFO 10-01 12:00:09 [gpu_worker.py] Available KV cache memory: 10.64 GiB
+INFO 10-01 12:00:09 [kv_cache_utils.py] GPU KV cache size: 162,560 tokens
+INFO 10-01 12:00:09 [kv_cache_utils.py] Maximum concurrency for 65,536 tokens per request: 2.48x
+INFO 10-01 12:00:09 Chunked prefill is enabled with max_num_batched_tokens=8192.
+"""
+
+
+def test_what_a_server_printed_wins(tmp_path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(LOG)
+    scenario = load("anchor-vllm", read_server_log(str(log)).overrides())
+    resolved = resolve(scenario)
+    assert resolved.engine.num_gpu_blocks == 10_160
+    assert resolved.engine.max_model_len == 65_536
+    assert resolved.engine.max_num_batched_tokens == 8192
+    assert resolved.capacity.weight_bytes == round(71.80 * GIB)
+
+
+def test_a_scenario_is_written_back_as_a_command() -> None:
+    scenario = load("anchor-vllm")
+    command = as_command(scenario.engine.model_dump(exclude_unset=True), "kimi")
+    assert command.startswith("vllm serve kimi --tensor-parallel-size 8")
+    again = engine_of_vllm(shlex.split(command))
+    assert again["kv_offloading_size"] == 333.4
+    assert again["max_model_len"] == 131_072

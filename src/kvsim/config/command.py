@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvsim.config.command_vllm import engine_of_vllm, is_vllm
+from kvsim.config.command_vllm import command_of_vllm, engine_of_vllm, is_vllm
 from kvsim.errors import ConfigError, did_you_mean
 
 MAX_LENGTH = 100_000
@@ -238,7 +238,11 @@ class _Reader:
 
 
 def as_command(engine: Mapping[str, Any], model: str) -> str:
-    """Return the launch command of an SGLang engine block: every relevant flag once, in the table's order."""
+    """Return the launch command of an engine block: every relevant flag once, in the table's order."""
+    from kvsim.config.schema.family import family_of
+
+    if family_of(engine) == "vllm":
+        return command_of_vllm(dict(engine), model)
     flags = []
     seen = set()
     hicache = dict(engine.get("hicache") or {})

@@ -85,6 +85,7 @@ def engine_of_vllm(words: Sequence[str], rules: str = "vllm-0.24.0") -> dict[str
     at = next((i + 1 for i, word in enumerate(rest) if word == "serve" or word.startswith("vllm.entrypoints")), len(rest))
     while at < len(rest):
         at = _flag(rest, at, engine, faults)
+    engine.setdefault("tensor_parallel_size", 1)  # vLLM's default: one GPU
     if simple:
         engine.setdefault("offload", {})["connector"] = "simple"
     if faults:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvsim.errors import ConfigError
@@ -20,13 +20,24 @@ PATTERNS = {
     "chunk": re.compile(r"chunked_prefill_size=(-?\d{1,9})\b"),
     "running": re.compile(r"max_running_requests=(\d{1,9})\b"),
     "context": re.compile(r"context_len=(\d{1,12})\b"),
-    "vllm_tokens": re.compile(r"GPU KV cache size: ([\d,]{1,15}) tokens"),
+}
+#: vLLM's lines (0.19 to 0.24): key of the engine block -> pattern.
+VLLM_PATTERNS = {
+    "gpu_kv_cache_tokens": re.compile(r"GPU KV cache size: ([\d,]{1,15}) tokens"),
+    "available_kv_cache_memory": re.compile(r"Available KV cache memory: ([\d.]{1,12}) GiB"),
+    "max_model_len": re.compile(r"Maximum concurrency for ([\d,]{1,12}) tokens per request"),
+    "max_num_batched_tokens": re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(\d{1,9})\b"),
+    "block_size": re.compile(r"Setting (?:attention|kv cache) block size to (\d{1,6})\b"),
+    "weights_resident": re.compile(r"Model loading took ([\d.]{1,12}) GiB"),
 }
 
 
 @dataclass(slots=True)
 class ServerLog:
-    """What was found; GiB are the engine's "GB" of GPU memory, ``host_gb`` is 1e9 bytes per rank."""
+    """What was found; GiB are the engine's "GB" of GPU memory, ``host_gb`` is 1e9 bytes per rank.
+
+    ``vllm``: keys of the engine block and values, if a vLLM server wrote the log.
+    """
 
     file: str
     tokens: int | None = None
@@ -36,9 +47,12 @@ class ServerLog:
     chunk: int | None = None
     running: int | None = None
     context: int | None = None
+    vllm: dict[str, str] = field(default_factory=dict)
 
     def overrides(self) -> list[str]:
         """Return the settings that make the printed values win."""
+        if self.vllm:
+            return [*(f"engine.{key}={value}" for key, value in self.vllm.items()), "engine.memory_source=printed by the engine"]
         out = []
         if self.tokens is not None:
             out.append(f"engine.max_total_num_tokens={self.tokens}")
@@ -71,18 +85,21 @@ def read_server_log(path: str) -> ServerLog:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     if not seen:
         raise ConfigError(
-            f"{path}: no line of a server's start was found (expected for example 'max_total_num_tokens=...' or 'KV Cache is allocated')"
+            f"{path}: no line of a server's start was found (expected for example 'max_total_num_tokens=...', 'KV Cache is allocated' or 'GPU KV cache size')"
         )
     return found
 
 
 def _note(found: ServerLog, line: str) -> bool:
+    for key, pattern in VLLM_PATTERNS.items():
+        if printed := pattern.search(line):
+            found.vllm[key] = printed.group(1).replace(",", "") + ("GiB" if "GiB" in printed.group(0) else "")
     hits = {name: match for name, pattern in PATTERNS.items() if (match := pattern.search(line))}
     if not hits:
-        return False
+        return bool(found.vllm)
     for name, match in hits.items():
         text = match.group(1).replace(",", "")
-        if name in ("max_total_num_tokens", "kv_tokens", "vllm_tokens"):
+        if name in ("max_total_num_tokens", "kv_tokens"):
             found.tokens = int(text)
         elif name == "load_end":
             found.weights_gib = _number(match.group(2))

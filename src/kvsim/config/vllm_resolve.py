@@ -43,6 +43,7 @@ class _VllmResolver:
         self.rules = rules_of(self.engine)
         self.dp = self.engine.data_parallel_size
         self.pp = self.engine.pipeline_parallel_size
+        self.other = NON_TORCH_BYTES
         self.tp = self._tp()
         self.ranks = self.tp * self.pp
         if self.ranks * self.dp > hardware.gpus:
@@ -135,7 +136,8 @@ class _VllmResolver:
             return given
         share = engine.gpu_memory_utilization or self.rules.gpu_memory_utilization
         requested = memory.requested_bytes(card.memory_bytes, share)
-        other, graphs = self._non_kv(batched), self._graphs()
+        self.other = other = self._non_kv(batched)
+        graphs = self._graphs()
         kv_bytes = requested - weights - other - graphs
         words = f"{share:g} x {gib(card.memory_bytes)} of the card - {gib(weights)} - {gib(other)} - {gib(graphs)} = {gib(kv_bytes)}"
         self.line("available KV cache memory", kv_bytes, "B", words)
@@ -273,16 +275,17 @@ class _VllmResolver:
         host = (params.cpu_blocks - (connector == SIMPLE)) * params.offload_factor * self.size if connector else 0
         token = self.block_bytes // self.size
         extra: dict[str, Any] = {
-            "tp": self.tp, "pp": self.pp, "dp": self.dp, "num_gpu_blocks": params.num_gpu_blocks,
+            "tp": self.tp, "attention_tp": self.tp, "pp": self.pp, "dp": self.dp, "num_gpu_blocks": params.num_gpu_blocks,
             "max_model_len": self.longest, "attention_backend": self.backend, "connector": connector,
             "max_num_batched_tokens": params.max_num_batched_tokens, "cpu_blocks": params.cpu_blocks,
+            "cuda_graph_max_bs": None if self.engine.enforce_eager else min(512, 2 * params.max_num_seqs),
         }  # fmt: skip
         return Capacity(
             device_tokens=usable, host_tokens=host, page_size=self.size, kv_bytes_per_token=token, ranks=self.ranks,
             host_copies=self.ranks, device_pool_bytes=params.num_gpu_blocks * self.block_bytes,
             host_bytes_per_rank=host * token, host_bytes_total=host * token * self.ranks * self.dp,
             longest_prompt=self.longest - 1, max_running_requests=params.max_num_seqs, weight_bytes=weights,
-            card_bytes=self.hardware.card.memory_bytes, free_before_bytes=0, lines=tuple(self.lines),
+            card_bytes=self.hardware.card.memory_bytes, free_before_bytes=self.hardware.card.memory_bytes - self.other, lines=tuple(self.lines),
             infeasible=tuple(self.infeasible), assumptions=tuple(dict.fromkeys(self.assumptions)), extra=extra,
         )  # fmt: skip
 
