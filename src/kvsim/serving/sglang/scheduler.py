@@ -376,11 +376,12 @@ class SglangScheduler(Runs):
     def pending(self) -> Sequence[Request]:
         """Return everybody queued or running."""
         seen = {id(r): r for r in (*self.waiting, *self.running)}
-        if self.last is not None:
-            seen.update((id(r), r) for r in self.last.batch if not r.finished)
+        for step in (self.last, self.inflight):
+            if step is not None:
+                seen.update((id(r), r) for r in (*step.batch, *step.leaving))
         if self.chunked is not None:
             seen[id(self.chunked)] = self.chunked
-        return list(seen.values())
+        return [request for request in seen.values() if not request.finished]
 
 
 def _spaced(number: int) -> str:
