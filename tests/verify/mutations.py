@@ -417,8 +417,8 @@ SCHEDULER = [
         "a refusal does not end the pass",
         SglangScheduler,
         "_admit_queue",
-        "                self._mark_full(adder)\n            return",
-        "                self._mark_full(adder)\n            continue",
+        "            self._mark_full(adder)\n        return",
+        "            self._mark_full(adder)\n        continue",
     ),
     text("a refusal never fills", SglangScheduler, "_mark_full", "self.full = True", "pass"),
     text(

@@ -91,3 +91,10 @@ def test_every_survivor_on_the_list_is_a_mutation_that_is_tried(version: str) ->
     names = all_mutations(RULES[version])
     rules = {name.partition("=")[0] for name in names}
     assert [name for name in survivors(version) if name not in names and name not in rules] == []
+
+
+@pytest.mark.parametrize("version", FOLDERS)
+def test_every_mutation_still_finds_the_expression_it_changes(version: str) -> None:
+    for mutate in all_mutations(RULES[version]).values():
+        with pytest.MonkeyPatch.context() as patch:
+            mutate(patch, RULES[version])
