@@ -47,9 +47,9 @@ LOSS = {"drop": EVICTED, "host_drop": DROPPED}
 END = 1 << 62
 
 REMEDIES = {
-    EVICTED: "the device pool is too small and nothing keeps a copy: enable HiCache (engine.hicache.ratio), or copy earlier (write_through)",
+    EVICTED: "the device pool is too small and nothing keeps a copy: enable HiCache (engine.hicache.ratio) or copy earlier (write_through)",
     DROPPED: "host RAM is too small for what is used again: raise engine.hicache.ratio; `kvsim curve` shows how far it helps",
-    REFUSED: "the device has no room for the load-back, or the hit is short: admit fewer requests (max_running_requests) or enlarge the pool",
+    REFUSED: "no device room for the load-back, or the hit is short: admit fewer requests (max_running_requests) or enlarge the pool",
     PROGRESS: "requests with the same prefix arrive before it is computed: let one go first (warm up shared prompts, schedule_policy lpm)",
     ROUNDING: "matches end on whole pages: use a smaller page_size",
 }

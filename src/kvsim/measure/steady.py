@@ -107,13 +107,21 @@ def mean_with_halfwidth(values: Sequence[float], *, trim: bool = True) -> Estima
         return Estimate(mean, None, count, dropped, "too few values")
     if count < MIN_FOR_BATCHES:
         return Estimate(mean, _half_width(kept), count, dropped, "few values, taken as independent")
-    batches = BATCHES
-    means = _batch_means(kept, batches)
+    half_width, label = batch_half_width(kept)
+    return Estimate(mean, half_width, count, dropped, label)
+
+
+def batch_half_width(values: Sequence[float]) -> tuple[float, str]:
+    """Return the 95 % half-width of the mean of values in order of time (at least two), and how it was found.
+
+    Twenty batches (or as many as there are values) are merged by two until neighbours no longer correlate.
+    """
+    batches = min(BATCHES, len(values))
+    means = _batch_means(values, batches)
     while batches > 5 and _lag1(means) > LAG_LIMIT:
         batches //= 2
-        means = _batch_means(kept, batches)
-    label = f"{batches} batch means" + (", still correlated" if _lag1(means) > LAG_LIMIT else "")
-    return Estimate(mean, _half_width(means), count, dropped, label)
+        means = _batch_means(values, batches)
+    return _half_width(means), f"{batches} batch means" + (", still correlated" if batches > 2 and _lag1(means) > LAG_LIMIT else "")
 
 
 def _batch_means(values: Sequence[float], batches: int) -> list[float]:
@@ -155,10 +163,21 @@ def percentile(ordered: Sequence[float], p: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
 
-def percentile_interval(ordered: Sequence[float], p: float) -> tuple[float, float] | None:
-    """Return a 95 % order-statistic interval of a percentile of independent ascending values, or None if there are too few."""
+def effective_share(values: Sequence[float], half_width: float | None) -> float:
+    """Return how many independent values one correlated value is worth (0 to 1), judged by the half-width of their mean."""
+    if half_width is None or len(values) < 2:
+        return 1.0
+    alone = _half_width(values)
+    return min(1.0, (alone / half_width) ** 2) if half_width > 0 else 1.0
+
+
+def percentile_interval(ordered: Sequence[float], p: float, *, effective: float = 1.0) -> tuple[float, float] | None:
+    """Return a 95 % order-statistic interval of a percentile of ascending values, or None if there are too few.
+
+    ``effective``: what one value is worth if they are correlated (``effective_share``); the interval is wider by its square root.
+    """
     count, share = len(ordered), p / 100
-    spread = Z_975 * math.sqrt(count * share * (1 - share))
+    spread = Z_975 * math.sqrt(count * share * (1 - share) / effective)
     low, high = math.floor(count * share - spread), math.ceil(count * share + spread)
     if low < 1 or high > count:
         return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvsim.measure.latency import PERCENTILES, PS, Latencies, inter_token, meets, tpot_ps, ttft_ps
 from kvsim.measure.load import load_statistics
-from kvsim.measure.steady import mean_with_halfwidth, percentile
+from kvsim.measure.steady import effective_share, mean_with_halfwidth, percentile, percentile_interval
 
 if TYPE_CHECKING:
     from kvsim.record.recording import Recording
@@ -22,7 +22,10 @@ HIT_DEFINITION = (
 
 
 def summarise(recording: Recording) -> dict[str, Any]:
-    """Return every statistic of a run. Means carry a 95 % half-width and a count; percentiles are linear, ITL nearest-rank."""
+    """Return every statistic of a run. Means carry a 95 % half-width and a count; percentiles are linear, ITL nearest-rank.
+
+    ``intervals`` of a distribution: 95 % order-statistic intervals of its percentiles, widened for correlation; None: too few values.
+    """
     latencies = Latencies(recording)
     slo = slo_of(recording)
     span_s = recording.manifest.get("end_ps", 0) * PS
@@ -81,6 +84,8 @@ def _distribution(values: list[float]) -> dict[str, Any] | None:
         "mean_all": sum(values) / len(values),
     }
     out.update({f"p{p}": percentile(ordered, p) for p in PERCENTILES})
+    effective = effective_share(values, estimate.half_width)
+    out["intervals"] = {f"p{p}": percentile_interval(ordered, p, effective=effective) for p in PERCENTILES}
     out["min"], out["max"] = ordered[0], ordered[-1]
     return out
 

@@ -74,6 +74,7 @@ def client_of(resolved: Resolved, replication: int) -> Client | None:
 
 def run_point(task: Task) -> Outcome:
     """Simulate one point and return plain data, the same from every process and after a round trip through a file."""
+    from kvsim.measure.compare import batch_means
     from kvsim.measure.summary import summarise
     from kvsim.sim.simulate import simulate
 
@@ -82,9 +83,10 @@ def run_point(task: Task) -> Outcome:
     if resolved.capacity.infeasible:
         return resolved.digest, None, facts, "; ".join(resolved.capacity.infeasible)
     try:
-        summary = summarise(simulate(resolved, client=client_of(resolved, task[2])))
+        recording = simulate(resolved, client=client_of(resolved, task[2]))
     except Infeasible as failure:
         return resolved.digest, None, facts, str(failure)
+    summary = {**summarise(recording), "batches": batch_means(recording)}
     return resolved.digest, json.loads(json.dumps(summary, allow_nan=False)), facts, ""
 
 
