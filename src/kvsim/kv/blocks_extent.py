@@ -200,7 +200,7 @@ class ExtentPool:
         self._starts[at] = uppers[0]
 
     @staticmethod
-    def _parts(extent: Extent, hi: int) -> list[Extent]:
+    def parts(extent: Extent, hi: int) -> list[Extent]:
         """Return what an extent taken with end ``hi`` consists of now."""
         out = [extent]
         while extent.hi < hi:
@@ -338,7 +338,7 @@ class ExtentPool:
             if extent.hi == hi:
                 self._drop(extent)
             else:
-                for part in reversed(self._parts(extent, hi)):
+                for part in reversed(self.parts(extent, hi)):
                     self._drop(part)
         table.pieces = []
         table.tags = []
@@ -425,7 +425,7 @@ class ExtentPool:
             if place + size > start:
                 lo = extent.lo + max(start - place, 0)
                 end = extent.lo + min(stop - place, size)
-                for part in self._parts(extent, hi):
+                for part in self.parts(extent, hi):
                     self._mark_part(part, lo, end, marker)
             place += size
             if place >= stop:

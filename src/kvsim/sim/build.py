@@ -13,7 +13,24 @@ if TYPE_CHECKING:
 
 def build_scheduler(resolved: Resolved, transfers: Transfers) -> Scheduler:
     """Return the scheduler of the scenario's engine family, on its own empty cache."""
-    return SCHEDULERS[resolved.family](resolved, transfers)
+    scheduler = SCHEDULERS[resolved.family](resolved, transfers)
+    return _guarded(resolved, scheduler) if resolved.scenario.run.invariants else scheduler
+
+
+def _guarded(resolved: Resolved, scheduler: Scheduler) -> Scheduler:
+    """Check the cache's laws after every call (``run: {invariants: true}``)."""
+    if resolved.family == "vllm":
+        from kvsim.serving.vllm.invariants import guard as guard_vllm
+
+        for rank in getattr(scheduler, "ranks", [scheduler]):
+            guard_vllm(rank)
+        return scheduler
+    cache = getattr(scheduler, "cache", None)
+    if cache is not None:
+        from kvsim.kv.invariants import guard
+
+        guard(cache)
+    return scheduler
 
 
 def _sglang(resolved: Resolved, transfers: Transfers) -> Scheduler:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kvsim.content import Runs
+    from kvsim.kv.blocks import Block
     from kvsim.serving.vllm.state import VllmRequest, VllmStep
 
 
@@ -67,6 +68,10 @@ class Connector:
 
     def poll_idle(self, now: int) -> None:
         """Catch up with what an idle engine loop would have processed by ``now``."""
+
+    def held_blocks(self) -> list[Block]:
+        """Return the device blocks that copies hold a reference of (for the invariants)."""
+        return []
 
     # --- counters, in tokens
     def host_tokens(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvsim.content import join
 from kvsim.rules.vllm import PRIORITY
@@ -222,6 +222,14 @@ class VllmScheduler(Passes):
         if self.cohort.count:
             self.dissolve()
         return [*self.running, *self.skipped, *self.waiting]
+
+    def holders(self) -> list[VllmRequest]:
+        """Return everybody who may hold blocks: pending requests, and aborted ones whose load still runs."""
+        return [*self.running, *self.skipped, *self.waiting, *self._orphans]
+
+    def withheld(self) -> dict[int, list[Any]]:
+        """Return tables that are released when a step's output is processed, by the step's number."""
+        return self._withheld
 
     def refresh(self) -> None:
         """Bring the hash counters up to date with what the cohort completed."""

@@ -54,6 +54,7 @@ class SimpleOffload(Connector):
         #: pass number -> transfers to submit after its forward
         self._new: dict[int, tuple[list[_Load], _Store | None]] = {}
         self._in_flight = [0, 0]  # store events, loads
+        self._holding: list[_Store] = []
         self._cursor: Block | None = None
 
     # ------------------------------------------------------------------ lookup and load
@@ -109,6 +110,7 @@ class SimpleOffload(Connector):
             self.log.stored_blocks = len(store.pairs)
         if store.pairs:
             self._in_flight[0] += 1
+            self._holding.append(store)
             self.stored_tokens += len(store.pairs) * self.params.block_size
         self._new[step.number] = (self._loads, store if store.pairs else None)
         self._loads = []
@@ -206,6 +208,7 @@ class SimpleOffload(Connector):
         for transfer in report:
             if isinstance(transfer, _Store):
                 self._in_flight[0] -= 1
+                self._holding.remove(transfer)
                 self._stored(transfer)
         return loaded
 
@@ -215,6 +218,10 @@ class SimpleOffload(Connector):
             self.cpu.name(copy, block.key)
         self.cpu.put_back([copy for _, copy in store.pairs])
         self.pool.put_back([block for block, _ in store.pairs])
+
+    def held_blocks(self) -> list[Block]:
+        """Return the device blocks of stores whose completion was not processed."""
+        return [block for store in self._holding for block, _ in store.pairs]
 
     def busy(self) -> bool:
         """Tell whether transfers are in flight."""
