@@ -77,6 +77,22 @@ def test_advice_follows_from_the_numbers():
     assert "served nothing" in lab._tier_advice(capacity, full, {"host_rate": 0.0, "host_tokens": 0})[0]
 
 
+def test_the_curve_of_all_sizes_rises_and_marks_both_tiers():
+    choice = lab.Choice(workload="experiment:hicache-ratio", limit=100)
+    figure = lab.hit_curve_figure(lab.resolve_choice(choice))
+    line, rules = (layer["data"]["values"] for layer in figure.spec()["layer"])
+    rates = [row["percent"] for row in line]
+    assert rates == sorted(rates)
+    assert rates[-1] > 50
+    assert {row["tier"]: row["tokens"] for row in rules} == {"device": 159_215, "host": 636_861}
+    assert figure.table.rows[-1][0] == "without limit"
+
+
+def test_a_load_without_reuse_has_a_flat_curve():
+    figure = lab.hit_curve_figure(lab.resolve_choice(TOY))
+    assert {row["percent"] for row in figure.spec()["layer"][0]["data"]["values"]} == {0}
+
+
 def test_an_infeasible_ratio_is_a_cross_and_never_a_value():
     rows = lab.ratio_curve(TOY, (0, 1, 16))
     assert [bool(row["infeasible"]) for row in rows] == [False, False, True]

@@ -66,9 +66,10 @@ def host(capacity: Capacity) -> Figure | None:
         ("host RAM", "GiB", "GB"),
         tuple((name, f"{gib(value):,.1f}", f"{value / 1e9:,.1f}") for name, value in bars.items()),
     )
+    times = f"{capacity.host_copies} time{'s' if capacity.host_copies != 1 else ''}"
     copies = (
-        f"{capacity.host_tokens:,} distinct tokens; each is stored {capacity.host_copies} "
-        f"time{'s' if capacity.host_copies != 1 else ''} in host RAM."
+        f"{capacity.host_tokens:,} distinct tokens; each is stored {times} in host RAM: "
+        f"{capacity.host_bytes_total / 1e9:,.1f} GB (1e9 bytes) in total, {capacity.host_bytes_per_rank / 1e9:,.1f} GB per rank."
     )
     return Figure("host", "Host RAM of the cache", copies, finish(chart, height=110, description="Host RAM bars"), table)
 

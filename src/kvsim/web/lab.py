@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from kvsim.errors import ConfigError, KvsimError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from kvsim.config.resolved import Resolved
     from kvsim.record.recording import Recording
     from kvsim.report.style import Figure
+    from kvsim.workload.spec import RequestSpec
 
 #: Figures shown at once, and those drawn when somebody opens them.
 FIRST, LATER = ("card", "host", "latency", "ttft-split", "ttft-time"), ("occupancy", "queue", "hits-time", "hits-turn", "links", "gpu")
@@ -255,6 +256,32 @@ def _tier_advice(capacity: Any, load: dict[str, Any], hits: dict[str, Any]) -> l
     else:
         out.append("The device pool never filled up: a host tier would change nothing for this load.")
     return out
+
+
+def specs_of(resolved: Resolved) -> Iterator[RequestSpec]:
+    """Yield the requests of a scenario as its clients would send them if every answer came at once."""
+    from kvsim.workload.build import build_client
+
+    client = build_client(resolved.scenario.workload, seed=resolved.scenario.run.seed, clients=resolved.scenario.clients)
+    while (now := client.next_send()) is not None:
+        for spec in client.send(now):
+            yield spec
+            client.ended(spec.id, now, True)
+
+
+def hit_curve_figure(answer: Answer, block: int = 64) -> Figure | None:
+    """Return the hit rate of every cache size for the answer's load, in one pass without simulating; None with a problem."""
+    from kvsim.measure.curve import hit_curve
+    from kvsim.measure.references import references
+    from kvsim.report.curve_figure import curve_figure
+
+    if answer.resolved is None or answer.problem:
+        return None
+    try:
+        refs = references(specs_of(answer.resolved), block, 1.0)
+    except KvsimError:
+        return None  # the simulation says what is wrong with the load
+    return curve_figure(hit_curve(refs), answer.resolved.capacity)
 
 
 def ratio_curve(

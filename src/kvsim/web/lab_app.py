@@ -161,6 +161,12 @@ def _(answer, lab, mo, show):
 
 
 @app.cell
+def _(lab, mo, prepared, show):
+    every_size = lab.hit_curve_figure(prepared)
+    mo.vstack([mo.md("## Curve"), show.figure(mo, every_size)] if every_size is not None else [])
+
+
+@app.cell
 def _(choice, curve_button, lab, mo, show):
     curve = show.figure(mo, lab.ratio_figure(lab.ratio_curve(choice))) if curve_button.value else mo.md("")
     curve
