@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.util
 import io
 import re
@@ -244,22 +243,13 @@ def metrics() -> str:
 
 
 def rules() -> str:
-    """Return the page of SGLang's rules: one row per choice in which versions differ."""
-    from kvsim.rules import sglang
-
-    names = list(sglang.RULES)
-    out = [
-        "# Rules\n",
-        "A rule set is data: each row is one decision in which versions of the engine differ. "
-        "`engine.rules: {base: NAME, rule: value}` changes single ones.\n",
-    ]
-    out.append("| rule | " + " | ".join(names) + " | meaning | read from |\n| --- |" + " --- |" * (len(names) + 2))
-    for field in dataclasses.fields(next(iter(sglang.RULES.values()))):
-        values = " | ".join(f"`{getattr(sglang.RULES[name], field.name)}`" for name in names)
-        meta = list(field.metadata.values())
-        meaning, source = (cell(str(meta[0])), cell(str(meta[1]))) if len(meta) >= 2 else ("", "")
-        out.append(f"| `{field.name}` | {values} | {meaning} | {source} |")
-    return "\n".join(out)
+    """Return the page of SGLang's rules and what decides them (rules_page.py)."""
+    spec = importlib.util.spec_from_file_location("rules_page", DOCS / "rules_page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return str(module.page())
 
 
 # ---- lessons
