@@ -1,8 +1,8 @@
 """The page of SGLang's rules: each rule in two lines, its values and source, and which recordings decide it.
 
-``rules_page.txt`` is the text around them. ``rules_decided.json`` says, per version and rule, which recordings no longer replay when the rule is changed (at most
-three by name), and why none does where that is so. It was made by changing one rule at a time and replaying every
-recording but those of production size.
+``rules_page.txt`` is the text around them. ``rules_decided.json`` says, per version and rule, which recordings no longer
+replay when the rule is changed (at most three by name), and why none does where that is so. It was made by changing one
+rule at a time and replaying every recording but those of production size.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ OLD, NEW = "sglang-0.5.9", "sglang-0.5.23"
 
 NUMBERS = {
     "load_back_threshold": "load-backs of fewer tokens are refused (10). *hiradix_cache.py: load_back_threshold*",
-    "clip_max_new_tokens": "estimates of output are clipped to this (4096); toy worlds set 0: no reservation. *schedule_policy.py: CLIP_MAX_NEW_TOKENS*",
-    "retract_decode_steps": "room made beside a retraction, per request left, and added to the new ratio (20). *SGLANG_RETRACT_DECODE_STEPS*",
+    "clip_max_new_tokens": "estimates of output are clipped to this (4096; toy worlds: 0). *schedule_policy.py: CLIP_MAX_NEW_TOKENS*",
+    "retract_decode_steps": "room made at a retraction, per request left; part of the new ratio (20). *SGLANG_RETRACT_DECODE_STEPS*",
     "init_new_token_ratio": "share of the rest of the output that running requests reserve at first (0.7). *SGLANG_INIT_NEW_TOKEN_RATIO*",
     "min_new_token_ratio_factor": "its floor as a share of the first value (0.14). *SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR*",
     "new_token_ratio_decay_steps": "decode steps from the first value to the floor (600). *SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS*",
