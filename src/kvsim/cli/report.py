@@ -59,6 +59,7 @@ def _report_run(
 ) -> list[Path]:
     from kvsim.config.load import load_data
     from kvsim.config.resolve import resolve
+    from kvsim.cost.resolve import with_cost_notes
     from kvsim.record.store import read_run
     from kvsim.report.bench import write_bench_json
     from kvsim.report.html import write_report
@@ -67,7 +68,7 @@ def _report_run(
     from kvsim.report.perfetto import write_timeline
 
     recording, summary = read_run(folder)
-    resolved = resolve(load_data(recording.resolved, [], str(folder / "scenario.yaml")))
+    resolved = with_cost_notes(resolve(load_data(recording.resolved, [], str(folder / "scenario.yaml"))))
     files = [write_report(recording, summary, resolved, output or folder / "report.html")]
     if figures:
         files += write_figures(recording, summary, resolved, figures)

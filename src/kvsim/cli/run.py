@@ -85,5 +85,6 @@ def _scenario_of(
 def _resolve_data(data: dict[str, Any], set_: list[str] | None, origin: str) -> Resolved:
     from kvsim.config.load import load_data
     from kvsim.config.resolve import resolve
+    from kvsim.cost.resolve import with_cost_notes
 
-    return resolve(load_data(data, list(set_ or ()), origin))
+    return with_cost_notes(resolve(load_data(data, list(set_ or ()), origin)))

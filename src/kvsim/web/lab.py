@@ -170,9 +170,10 @@ def resolve_choice(choice: Choice) -> Answer:
     """Return the resolved scenario of the controls, or the problem; memory needs no simulation."""
     from kvsim.config.load import load_data
     from kvsim.config.resolve import resolve
+    from kvsim.cost.resolve import with_cost_notes
 
     try:
-        resolved = resolve(load_data(scenario_data(choice), [], "lab"))
+        resolved = with_cost_notes(resolve(load_data(scenario_data(choice), [], "lab")))
     except KvsimError as error:
         return Answer(problem=str(error))
     reasons = resolved.capacity.infeasible
