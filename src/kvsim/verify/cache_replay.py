@@ -265,7 +265,7 @@ def load_recording(path: Path, *formats: str) -> dict[str, Any]:
 
     try:
         recording = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(str(path), None, f"is not a readable recording: {error}") from None
     if not isinstance(recording, dict) or recording.get("format") not in formats:
         shown = recording.get("format") if isinstance(recording, dict) else type(recording).__name__

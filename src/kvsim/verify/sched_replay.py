@@ -67,8 +67,20 @@ class SchedReplay:
     def run(self, last: int) -> None:
         """Carry out iterations up to and including ``last``."""
         while self.at < last:
+            if self._at_rest():
+                coming = self.arrivals[self.next][0] if self.next < len(self.arrivals) else last
+                self.at = max(self.at, min(coming, last) - 1)
             self.at += 1
             self._iterate(last)
+
+    def _at_rest(self) -> bool:
+        """Whether iterations do nothing until the next arrival (and need not be listed)."""
+        scheduler = self.scheduler
+        if self.every_row or self.stepwise or self._previous is not None or scheduler.last is not None:
+            return False
+        if scheduler.has_work() or scheduler.ratio != scheduler.ratio_init:
+            return False
+        return scheduler.cache.idle_transfers or not scheduler.rules.poll_every_iteration
 
     def _iterate(self, last: int) -> None:
         scheduler, now = self.scheduler, self.at

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.errors import InputError
 from kvsim.kv.tiers import EngineFailure
 from kvsim.serving.port import ABORTED, FINISHED, QUEUED, Request, Settled, Step
 from kvsim.serving.sglang.cohort import Cohort
@@ -40,6 +41,8 @@ class Decoding:
         self.waiting: list[SglangRequest] = []
         self.running: list[SglangRequest] = []
         self.ended_in_running: list[SglangRequest] = []
+        if not 0 < params.page_size <= params.device_tokens:
+            raise InputError(f"a page of {params.page_size} tokens does not fit a pool of {params.device_tokens}")
         self.foresees = params.rules.foresee_length_finish and params.overlap
         self.cohort = Cohort(params.page_size, foresees=self.foresees)
         self.full = False
