@@ -116,6 +116,14 @@ def test_the_downloaded_scenario_and_report_make_the_same_numbers_again(tmp_path
     assert read_block(tmp_path / "r.html")["summary"]["requests"] == answer.summary["requests"]
 
 
+def test_a_load_is_large_by_its_own_requests_not_by_the_limit(tmp_path):
+    count = {limit: lab.expected_requests(dataclasses.replace(TOY, limit=limit)) for limit in (60, 100_000)}
+    assert count == {60: 60, 100_000: 200}
+    conversations = lab.Choice(workload="experiment:hicache-ratio", limit=100_000)
+    assert lab.expected_requests(conversations) == 960
+    assert lab.expected_requests(dataclasses.replace(TOY, workload=str(tmp_path / "t.jsonl"), limit=3000)) == 3000
+
+
 def test_an_uploaded_trace_is_simulated(tmp_path):
     rows = [{"timestamp": 900 * i, "input_length": 1500, "output_length": 10, "hash_ids": [1, 2, 10 + i % 2]} for i in range(8)]
     path = lab.save_trace(str(tmp_path), "my trace.jsonl", "\n".join(map(json.dumps, rows)).encode())

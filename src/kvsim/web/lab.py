@@ -166,6 +166,18 @@ def _scaled(workload: dict[str, Any], choice: Choice) -> dict[str, Any]:
     return out
 
 
+def expected_requests(choice: Choice) -> int:
+    """Return about how many requests the chosen load has: what decides whether it is simulated at once. 0 if it is not readable."""
+    try:
+        workload = _load(choice)["workload"]
+    except KvsimError:
+        return 0
+    if workload.get("kind", "trace") == "multi_turn":
+        turns = workload.get("turns", 5)
+        return round(int(workload["sessions"]) * (float(turns.get("mean") or 5) if isinstance(turns, dict) else float(turns)))
+    return int(workload.get("requests") or workload.get("limit") or choice.limit)
+
+
 def resolve_choice(choice: Choice) -> Answer:
     """Return the resolved scenario of the controls, or the problem; memory needs no simulation."""
     from kvsim.config.load import load_data

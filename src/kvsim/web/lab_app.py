@@ -97,7 +97,7 @@ def _(KvsimError, cap, command, dtype, folder, hardware, lab, limit, model, mo, 
         limit=limit.value,
     )
     prepared = lab.resolve_choice(choice)
-    small = choice.limit <= lab.SMALL
+    small = lab.expected_requests(choice) <= lab.SMALL
     upload_problem
     return choice, prepared, small
 
