@@ -73,6 +73,7 @@ def test_the_reference_names_every_command_key_column_and_metric(build):
     from kvsim.config.schema import Scenario
     from kvsim.record.store import TABLES
     from kvsim.report.metric_names import METRICS
+    from kvsim.rules import names
     from kvsim.rules.sglang import RULES
 
     pages = build.pages()
@@ -82,6 +83,7 @@ def test_the_reference_names_every_command_key_column_and_metric(build):
     assert all(f"`{column}`" in pages["reference/tables.md"] for columns in TABLES.values() for column in columns)
     assert all(metric.name in pages["reference/metrics.md"] for metrics in METRICS.values() for metric in metrics)
     assert all(field in pages["reference/rules.md"] for field in next(iter(RULES.values())).__dataclass_fields__)
+    assert all(name in pages["reference/rules.md"] for name in names())
 
 
 def test_every_typical_wrong_answer_is_on_the_teachers_page(build):
