@@ -41,7 +41,8 @@ bench: $(VENV)/.installed-dev  ## the speed table, with targets
 	@$(BIN)/python -m benchmarks
 
 validate: $(VENV)/.installed-dev  ## measured against simulated; regenerates docs/validation.md
-	@$(BIN)/kvsim validate
+	@experiments/validation/predict.sh $(BIN)/kvsim
+	@$(BIN)/kvsim validate --write docs/validation.md
 
 docs: $(VENV)/.installed-dev   ## build the documentation site
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]' && $(BIN)/python docs/build.py

@@ -42,8 +42,8 @@ def _vllm(seqs: int, blocks: int, **more: Any) -> dict[str, Any]:
 
 
 RUNS = {
-    "E1": Run("E1_llmservingsim_rtx4090_llama31-8b.csv", "llama-3.1-8b", _vllm(256, 2588), (0.0185, 2e-5, 1.4e-7, 1.0e-4, 1e-9)),
-    "E2": Run("E2_llmservingsim_rtxpro6000_llama31-8b.csv", "llama-3.1-8b", _vllm(128, 32000), (0.0100, 2e-5, 8e-8, 4.5e-5, 1e-9)),
+    "E1": Run("E1_llmservingsim_rtx4090_llama31-8b.csv", "llama-3.1-8b", _vllm(256, 2588), (0.01807, 2.183e-5, 1.414e-7, 9.924e-5, 1.151e-9)),
+    "E2": Run("E2_llmservingsim_rtxpro6000_llama31-8b.csv", "llama-3.1-8b", _vllm(128, 32000), (0.01278, 2.549e-5, 1.146e-7, 3.190e-5, 7.371e-10)),
     "E3": Run(
         "E3_llmservingsim_rtxpro6000_qwen3-30b-a3b.csv", "qwen3-30b-a3b", _vllm(128, 40000, data_parallel_size=2, enable_expert_parallel=True),
         (0.0060, 2e-5, 5e-8, 3.0e-5, 1e-9), (0.012, 0.0625),
@@ -120,7 +120,7 @@ def calibrate(name: str, folder: Path, evaluations: int = 250) -> list[float]:
     from scipy.optimize import minimize
 
     run = RUNS[name]
-    lines = read_table(folder, run.file)[:160]
+    lines = read_table(folder, run.file)
 
     def objective(logs: Sequence[float]) -> float:
         return loss(run, lines, [math.exp(x) for x in logs])
