@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import sys
 
@@ -16,6 +17,10 @@ COMMANDS = {
     "explain": ["explain", "hicache-ratio"],
     "sweep": ["sweep", "hicache-ratio", "--set", "workload.sessions=6", "--axis", "engine.hicache.ratio=off,4,16", "--workers", "1"],
     "list": ["list"],
+    "options": ["options", "hicache-ratio", "--static"],
+    "curve": ["curve", "TRACE", "--hardware", "8x-rtx-pro-6000", "--model", "kimi-k2.5-int4"],
+    "trace info": ["trace", "info", "TRACE"],
+    "replay": ["replay", "TRACE", "--hardware", "8x-rtx-pro-6000", "--model", "kimi-k2.5-int4"],
     "help": ["--help"],
     "help of run": ["run", "--help"],
 }
@@ -27,6 +32,16 @@ class Terminal(io.StringIO):
 
     def isatty(self):
         return True
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trace(tmp_path_factory):
+    """A small trace in place of the word TRACE."""
+    path = tmp_path_factory.mktemp("terminal") / "trace.jsonl"
+    rows = [{"timestamp": 900 * i, "input_length": 1500, "output_length": 10, "hash_ids": [1, 2, 10 + i % 3]} for i in range(12)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    for words in COMMANDS.values():
+        words[:] = [str(path) if word == "TRACE" else word for word in words]
 
 
 def printed(monkeypatch, words, *, width, terminal, colour=True):

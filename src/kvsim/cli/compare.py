@@ -40,7 +40,7 @@ def _print(first: str, second: str, result: dict[str, Any]) -> None:
     counts = result["requests"]
     table = Table(title=f"{counts['paired']:,} requests in both runs", title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("figure", "first", "second", "difference", "95 %", "smaller", "larger", ""):
-        table.add_column(name, justify="left" if name in ("figure", "") else "right")
+        table.add_column(name, overflow="fold", justify="left" if name in ("figure", "") else "right")
     for name, row in result["figures"].items():
         if row is None:
             continue

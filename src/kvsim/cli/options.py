@@ -92,7 +92,7 @@ def _static(base: dict[str, Any], json: bool) -> int:
         "KV B per\ntoken, rank",
         "note",
     ):
-        table.add_column(name, justify="left" if name in ("option", "note") else "right")
+        table.add_column(name, overflow="fold", justify="left" if name in ("option", "note") else "right")
     for row in rows:
         if row["infeasible"]:
             table.add_row(row["option"], *[""] * 6, f"infeasible: {row['infeasible']}", style="dim")
@@ -183,7 +183,7 @@ def _print(table: Options, advice: str) -> None:
 
     figures = Table(title="options: the same requests, one change each", title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("option", "RAM GB\ntotal", "TTFT p50 s", "TTFT p99 s", "TPOT ms", "out\ntok/s", "goodput\nreq/s", ""):
-        figures.add_column(name, justify="left" if name == "option" else "right")
+        figures.add_column(name, overflow="fold", justify="left" if name == "option" else "right")
     changes = Table(
         title=f"against as is (paired), and the largest {table.load_key.rpartition('.')[2]} that meets the SLO",
         title_justify="left",
@@ -191,7 +191,7 @@ def _print(table: Options, advice: str) -> None:
         padding=(0, 1, 0, 0),
     )
     for name in ("option", "mean TTFT s", "within SLO %", "hit rate", f"largest {table.load_key.rpartition('.')[2]}"):
-        changes.add_column(name, justify="left" if name == "option" else "right")
+        changes.add_column(name, overflow="fold", justify="left" if name == "option" else "right")
     for row in table.rows:
         if not row.summaries:
             figures.add_row(row.option.name, "infeasible", "", "", "", "", "", "", style="dim")
