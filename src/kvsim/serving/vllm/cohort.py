@@ -43,6 +43,7 @@ class Cohort:
         return (
             not request.prefilling
             and not request.entangled
+            and request.in_flight == self.overlap
             and request.prompt + sampled - request.computed == 1
             and sampled < min(request.outputs, self.longest - request.prompt)
         )
