@@ -22,7 +22,10 @@ def sweep(
     model: Model = None,
     command: Command = None,
     replications: int | None = None,
+    precision: float | None = None,
+    points: int | None = None,
     workers: int = 2,
+    cluster: str | None = None,
     output: Annotated[str | None, Parameter(name=["--output", "-o"])] = None,
     report: str | None = None,
     json: Json = False,
@@ -34,28 +37,47 @@ def sweep(
     scenario
         A scenario file or a bundled name; its `study:` block gives the axes if --axis does not.
     axis
-        key=v1,v2,... (repeatable; key1+key2=[a,b],[c,d] varies both together).
+        key=v1,v2,... (repeatable; key1+key2=[a,b],[c,d] varies both together; key=low..high is a range, see --points).
     replications
         Repeat every point with so many seeds; intervals are t intervals over them.
+    precision
+        Add replications to each point until the half-width of mean TTFT is this share of it (0.05), or say why not.
+    points
+        So many points of a Latin hypercube over the axes given as ranges.
     workers
         Local processes.
+    cluster
+        Run on a Dask cluster: an address, or local:N.
     output
         Keep results in this folder; an interrupted sweep goes on from there.
     report
         Write a self-contained HTML report.
     """
-    from kvsim.study.design import parse_axis
+    from kvsim.cli.study_common import interrupted, scenario_of
+    from kvsim.study.design import chosen_points
+    from kvsim.study.executor import cluster_executor
     from kvsim.study.store import Store
     from kvsim.study.sweep import headline
     from kvsim.study.sweep import sweep as run
 
-    base = _scenario(scenario, set_, hardware, model, command)
-    axes = dict(parse_axis(text) for text in axis) if axis else None
+    base = scenario_of(scenario, set_, hardware, model, command)
+    axes, chosen = chosen_points(axis, points, base.run.seed)
     progress = Progress("points done", None)
-    try:
-        study = run(base, axes, replications=replications, workers=workers, store=Store(output) if output else None, progress=progress)
-    finally:
-        progress.close()
+    with interrupted(output), cluster_executor(cluster) as executor:
+        try:
+            study = run(
+                base,
+                axes,
+                points=chosen,
+                replications=replications,
+                precision=precision,
+                workers=workers,
+                executor=executor,
+                store=Store(output) if output else None,
+                progress=progress,
+            )
+        finally:
+            progress.close()
     study.scenario = scenario or "scenario"
     if output or report:
         _keep(study, base, output, report)
@@ -64,6 +86,7 @@ def sweep(
             {
                 "axes": study.axes,
                 "advice": _advice(study),
+                "precision": study.precision_notes,
                 "points": [{**r.point, "replication": r.replication, **headline(r), "summary": r.summary} for r in study.results],
             }
         )
@@ -84,17 +107,6 @@ def _keep(study: Study, base: Any, output: str | None, report: str | None) -> No
         write_study_report(study, report, data)
 
 
-def _scenario(scenario: str | None, set_: list[str] | None, hardware: str | None, model: str | None, command: str | None) -> Any:
-    from kvsim.config.load import load, load_parts
-    from kvsim.errors import ConfigError
-
-    if scenario is not None:
-        return load(scenario, set_ or [])
-    if hardware is None or model is None:
-        raise ConfigError("give a scenario (a file or a bundled name), or both --hardware and --model")
-    return load_parts(hardware, model, command, set_ or [])
-
-
 def _advice(study: Study) -> str | None:
     from kvsim.study.advice import ratio_advice
 
@@ -110,15 +122,21 @@ def _print(study: Study) -> None:
     parts: list[Any] = [sweep_table(study)]
     if advice:
         parts.append(Text(advice, style="bold"))
-    parts.append(Text("All points use the same random numbers, so their differences are paired. " + _notes(study.results), style="dim"))
+    parts.append(
+        Text(
+            "All points use the same random numbers, so their differences are paired. " + _notes(study.results, study.precision_notes),
+            style="dim",
+        )
+    )
     show(*parts)
 
 
-def _notes(results: list[Result]) -> str:
+def _notes(results: list[Result], precision: list[str]) -> str:
     reasons = dict.fromkeys(f"{result.point}: {result.reason}" for result in results if result.summary is None)
     assumptions = dict.fromkeys(text for result in results for text in result.capacity.get("assumptions", ()))
     overloaded = [result.point for result in results if result.summary and result.summary["overload"]["overloaded"]]
     text = f"Infeasible: {'; '.join(reasons)}. " if reasons else ""
+    text += " ".join(f"{line}." for line in precision) + (" " if precision else "")
     if overloaded:
         text += "Points marked 'overloaded' have no steady state: their waits grow with the length of the run. "
     return text + (f"Assumptions: {'; '.join(assumptions)}." if assumptions else "")

@@ -49,3 +49,40 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
     if not sign or not key.strip() or not values.strip():
         raise ConfigError(f"--axis {text!r:.80}: must be key=v1,v2,..., for example engine.hicache.ratio=0,1,2,4,8")
     return key.strip(), [parse_scalar(value.strip()) for value in values.split(",")]
+
+
+def chosen_points(axes: Sequence[str] | None, points: int | None, seed: int) -> tuple[dict[str, list[Any]] | None, list[Point] | None]:
+    """Return (axes, points) of axes as a person types them; points is None for a grid. Raises ConfigError.
+
+    Axes given as ranges (``key=low..high``) are sampled by a Latin hypercube of ``points`` points; lists beside them are crossed with it.
+    """
+    if not axes:
+        if points is not None:
+            raise ConfigError("--points needs an axis given as a range, for example --axis engine.hicache.ratio=1..8")
+        return None, None
+    ranges = {key: bounds for text in axes if (found := _parse_range(text)) is not None for key, bounds in (found,)}
+    lists = dict(parse_axis(text) for text in axes if _parse_range(text) is None)
+    if not ranges:
+        if points is not None:
+            raise ConfigError("--points needs an axis given as a range, for example --axis engine.hicache.ratio=1..8")
+        return lists, None
+    if points is None or points < 1:
+        raise ConfigError(f"axis {next(iter(ranges))} is a range: say how many points with --points")
+    sample = latin_hypercube(ranges, points, seed)
+    crossed = [{**left, **right} for left in grid(lists) for right in sample] if lists else sample
+    keys = [*lists, *ranges]
+    return {key: list(dict.fromkeys(point[key] for point in crossed if key in point)) for key in keys}, crossed
+
+
+def _parse_range(text: str) -> tuple[str, tuple[float, float]] | None:
+    key, _, value = text.partition("=")
+    low, dots, high = value.partition("..")
+    if not dots:
+        return None
+    try:
+        bounds = float(low), float(high)
+    except ValueError:
+        bounds = (1.0, 0.0)
+    if not bounds[0] < bounds[1]:
+        raise ConfigError(f"--axis {text!r:.80}: a range is key=low..high with numbers, low below high")
+    return key.strip(), bounds

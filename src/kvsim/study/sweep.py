@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvsim.measure.steady import replication_estimate
 from kvsim.study.design import Point, grid
 from kvsim.study.executor import run_tasks
 from kvsim.study.point import Task, capacity_facts, plain_scenario, run_point, settings
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from kvsim.study.store import Store
+
+MOST_REPLICATIONS = 32
 
 __all__ = ["Result", "Study", "capacity_facts", "headline", "outcomes", "run_point", "sweep"]
 
@@ -42,6 +46,7 @@ class Study:
     scenario: str
     axes: dict[str, list[Any]]
     results: list[Result] = field(default_factory=list)
+    precision_notes: list[str] = field(default_factory=list)
 
     def points(self) -> Iterator[tuple[Point, list[Result]]]:
         """Yield each point with its replications."""
@@ -69,6 +74,7 @@ def sweep(
     points: Sequence[Point] | None = None,
     overrides: Sequence[str] = (),
     replications: int | None = None,
+    precision: float | None = None,
     workers: int = 1,
     executor: Executor | None = None,
     store: Store | None = None,
@@ -76,19 +82,56 @@ def sweep(
 ) -> Study:
     """Return the study of a scenario (name, path or Scenario) over ``axes`` (or given ``points``).
 
+    ``precision`` (or ``run.precision``): replications are added to a point until the 95 % half-width of its mean TTFT is that share of it.
     ``workers`` > 1: that many local processes; ``executor``: any other (a Dask client's). ``store``: finished results are kept there and
     found again. The outcome does not depend on any of these.
     """
     base = plain_scenario(scenario, overrides)
     chosen = dict(axes) if axes is not None else dict(base.get("study", {}).get("axes") or {})
     wanted = list(points) if points is not None else grid(chosen)
-    count = replications or int((base.get("run") or {}).get("replications") or 1)
+    run = base.get("run") or {}
+    count = replications or int(run.get("replications") or 1)
+    wanted_precision = precision if precision is not None else run.get("precision")
+    name = str(scenario) if isinstance(scenario, (str, Path)) else "scenario"
+    study = Study(name, {key: list(values) for key, values in chosen.items()})
+    go = partial(outcomes, workers=workers, executor=executor, store=store, progress=progress)
     keys = [(point, replication) for point in wanted for replication in range(count)]
-    tasks: list[Task] = [(base, settings(point), replication) for point, replication in keys]
-    found = outcomes(tasks, workers=workers, executor=executor, store=store, progress=progress)
-    study = Study(str(scenario) if isinstance(scenario, (str, Path)) else "scenario", {key: list(values) for key, values in chosen.items()})
-    study.results = [Result(point, replication, *outcome) for (point, replication), outcome in zip(keys, found, strict=True)]
+    found = go([(base, settings(point), replication) for point, replication in keys])
+    results = [Result(point, replication, *outcome) for (point, replication), outcome in zip(keys, found, strict=True)]
+    if wanted_precision is not None:
+        results = _until_precise(base, wanted, results, float(wanted_precision), go, study.precision_notes)
+    study.results = results
     return study
+
+
+def _until_precise(
+    base: dict[str, Any], points: Sequence[Point], results: list[Result], precision: float, go: Any, notes: list[str]
+) -> list[Result]:
+    """Add replications point by point (at least three, doubling) until mean TTFT is known to ``precision`` or there are enough."""
+    out: list[Result] = []
+    for point in points:
+        own = [result for result in results if result.point == point]
+        while (reason := imprecision(own, precision)) is not None and len(own) < MOST_REPLICATIONS and own[0].summary is not None:
+            more = range(len(own), min(max(3, 2 * len(own)), MOST_REPLICATIONS))
+            found = go([(base, settings(point), replication) for replication in more])
+            own += [Result(point, replication, *outcome) for replication, outcome in zip(more, found, strict=True)]
+        if own[0].summary is not None:
+            done = f"reached with {len(own)} replications" if reason is None else f"not reached with {len(own)} replications: {reason}"
+            notes.append(f"{point or 'as is'}: precision {100 * precision:g} % of mean TTFT {done}")
+        out += own
+    return out
+
+
+def imprecision(results: Sequence[Result], precision: float) -> str | None:
+    """Return why the mean TTFT of replications is not known to a relative ``precision``, or None if it is."""
+    means = [result.summary["ttft_s"]["mean_all"] for result in results if result.summary and result.summary["ttft_s"]]
+    if len(means) < 3:
+        return f"{len(means)} of at least 3 replications"
+    estimate = replication_estimate(means)
+    half = estimate.half_width or 0.0
+    if half <= precision * abs(estimate.mean):
+        return None
+    return f"the half-width is {100 * half / abs(estimate.mean):.1f} %"
 
 
 def outcomes(
