@@ -43,6 +43,17 @@ def test_a_batch_cap_reaches_the_engine():
     assert lab.resolve_choice(dataclasses.replace(TOY, batch_cap=5)).resolved.engine.max_running_requests == 5
 
 
+def test_the_sliders_move_a_vllm_server_too():
+    command = "vllm serve moonshotai/Kimi-K2.5 --tensor-parallel-size 8 --max-model-len 60000"
+    choice = dataclasses.replace(TOY, command=command, ratio=2, batch_cap=7)
+    resolved = lab.resolve_choice(choice).resolved
+    assert resolved.family == "vllm"
+    assert resolved.engine.max_num_seqs == 7
+    assert resolved.capacity.host_tokens == pytest.approx(2 * resolved.capacity.device_tokens, rel=0.02)
+    wider = lab.resolve_choice(dataclasses.replace(choice, ram_gb=500)).resolved.capacity
+    assert wider.host_bytes_total == pytest.approx(500e9, rel=0.01)
+
+
 def test_what_does_not_fit_is_said_and_not_simulated():
     answer = lab.simulate_answer(lab.resolve_choice(dataclasses.replace(TOY, ratio=16)))
     assert "does not fit" in answer.problem
