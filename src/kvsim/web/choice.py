@@ -88,7 +88,7 @@ def start_of(hardware: str, model: str, command: str) -> Choice:
         return choice
     hicache = engine.get("hicache") or {}
     ratio = hicache.get("ratio") if command.strip() else None
-    cap = engine.get("max_running_requests") or 0
+    cap = engine.get("max_running_requests") or engine.get("max_num_seqs") or 0
     return replace(choice, ratio=choice.ratio if ratio is None else float(ratio), batch_cap=int(cap))
 
 

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from kvsim.report.style import BLUE, GREEN, DataTable, altair, finish, rows_of, scale
+from kvsim.report.terminal import seconds
 from kvsim.web.lessons.exercise import Exercise
 from kvsim.web.world import Settings, World, build_world
 
@@ -182,5 +183,5 @@ def anchor_table(batches: tuple[int, ...] = (1, 4, 16, 64, 128), context: int = 
     rows = []
     for batch in batches:
         step = time.decode_ps(batch, batch * context) * PS
-        rows.append((str(batch), f"{1e3 * step:.3g} ms", f"{batch / step:,.0f} tokens/s"))
+        rows.append((str(batch), seconds(step), f"{batch / step:,.0f} tokens/s"))
     return DataTable(("requests in the step", "step = time per token of each", "all together"), tuple(rows))

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from kvsim.report.style import BLUE, ORANGE, RED, DataTable, altair, dashes, finish, rows_of, scale
+from kvsim.report.terminal import seconds
 from kvsim.web.lessons.exercise import Exercise
 
 PS = 1e-12
@@ -177,5 +178,5 @@ def anchor_table(lengths: tuple[int, ...] = (100, 1000, 4000, 16_000, 64_000)) -
     rows = []
     for tokens in lengths:
         loaded, computed = anchor_times(tokens)
-        rows.append((f"{tokens:,}", f"{1e3 * loaded:.3g} ms", f"{1e3 * computed:.3g} ms", f"{computed / loaded:.3g} times"))
+        rows.append((f"{tokens:,}", seconds(loaded), seconds(computed), f"{computed / loaded:.3g} times"))
     return DataTable(("prefix (tokens)", "load back", "compute again", "loading is faster"), tuple(rows))
