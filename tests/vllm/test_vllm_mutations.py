@@ -18,7 +18,7 @@ MUTANTS: list[tuple[str, str, str, str, str]] = [
     ("unhashed blocks to the back", "kv/blocks_extent.py", "if not self.unhashed_first:", "if True:", "hand_uncached"),
     ("head of a request first", "kv/blocks_extent.py", "in reversed(table.pieces)", "in table.pieces", "hand_eviction"),
     ("null block usable", "serving/vllm/core.py", "params.num_gpu_blocks - 1,", "params.num_gpu_blocks,", "hand_basic"),
-    ("blocks reused from their low end", "kv/blocks_extent.py", "range(hi - 1, lo - 1, -1)", "range(lo, hi)", "hand_eviction"),
+    ("blocks reused from their low end", "kv/blocks_extent_queue.py", "range(hi - 1, lo - 1, -1)", "range(lo, hi)", "hand_eviction"),
     ("duplicates merged", "kv/blocks_extent.py", "self.hashed += hi - lo\n", "self.hashed += (hi - lo) * (lo not in self._starts)\n", "hand_dup"),
     ("idle hits are free of charge", "kv/blocks_extent.py", "if not extent.refs:\n                    idle", "if False:\n                    idle", "rand_b16n60"),
     # lookup and hashing
@@ -98,7 +98,7 @@ MUTANTS: list[tuple[str, str, str, str, str]] = [
     ("simple: cursor kept by a resume", "serving/vllm/simple.py", "if request.resumed:\n            request.store_from = 0", "if False:\n            request.store_from = 0", "probe_simple_resumed"),
     ("simple: unconfirmed blocks stored", "serving/vllm/simple.py", "(request.computed - count - flying) // self.params.block_size", "request.computed // self.params.block_size", "hand_simple"),
     ("simple: blocks in flight stored again", "serving/vllm/simple.py", "and not block.storing ", "", "rand_simple"),
-    ("simple: another unused name", "serving/vllm/simple.py", "self._in_flight[0] -= 1\n                self._stored(transfer)", "self._in_flight[0] -= 1\n                self._late = transfer\n                self._stored(transfer)", "probe_simple_loads"),
+    ("simple: another unused name", "serving/vllm/simple.py", "self._holding.remove(transfer)", "self._later = self._holding.remove(transfer)", "probe_simple_loads"),
     ("simple: GPU blocks released tail first", "serving/vllm/simple.py", "self.pool.put_back([block for block, _ in store.pairs])", "self.pool.put_back([block for block, _ in reversed(store.pairs)])", "hand_simple_eviction"),
     ("simple: CPU blocks released tail first", "serving/vllm/simple.py", "self.cpu.put_back([copy for _, copy in store.pairs])", "self.cpu.put_back([copy for _, copy in reversed(store.pairs)])", "hand_simple"),
     ("simple: lazy walk half as long", "serving/vllm/simple.py", "return 2 * -(-self.params", "return 1 * -(-self.params", "rand_simple_b32_async_lazy"),

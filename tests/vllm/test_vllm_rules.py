@@ -145,3 +145,13 @@ def test_every_request_is_accounted_for_and_every_block_comes_back(connector: st
     assert all(row.output_tokens == 3 + int(row.id) % 40 for row in recording.requests)
     assert scheduler.pool.free == scheduler.pool.usable
     assert scheduler.pool.hashed == scheduler.pool.idle_hashed
+
+
+@pytest.mark.parametrize("connector", [OFFLOADING, SIMPLE])
+def test_a_reset_of_the_connector_empties_the_cpu_tier(connector: str) -> None:
+    settings = params(connector=connector, cpu_blocks=30)
+    _, scheduler = simulate(settings, [spec("0", 100, 20)], exact_steps=False)
+    scheduler.connector.poll_idle(10**15)
+    assert scheduler.occupancy.host_used > 0
+    assert scheduler.reset_prefix_cache(reset_connector=True)
+    assert scheduler.occupancy.host_used == 0

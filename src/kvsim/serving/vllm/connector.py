@@ -66,6 +66,9 @@ class Connector:
         """Tell whether passes that only decode leave the connector as it is. ``waiting``: somebody is in a queue."""
         return True
 
+    def reset(self) -> None:
+        """Forget what the CPU tier could evict now."""
+
     def poll_idle(self, now: int) -> None:
         """Catch up with what an idle engine loop would have processed by ``now``."""
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kvsim.kv.blocks import BlockPool, Table
-from kvsim.kv.blocks_extent import Extent, ExtentPool, ExtentTable
+from kvsim.kv.blocks_extent import ExtentPool
+from kvsim.kv.blocks_extent_queue import Extent, ExtentTable
 from kvsim.kv.invariants import require
 from kvsim.serving.vllm.state import ENDED, LOADING, RUNNING
 

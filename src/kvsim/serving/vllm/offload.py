@@ -212,6 +212,10 @@ class Offloading(Connector):
             return False
         return not waiting or not (self._in_flight[0] or self.params.cpu_policy == "arc" or self.counts.threshold > 1)
 
+    def reset(self) -> None:
+        """Forget the idle keys."""
+        self.tier.reset()
+
     def poll_idle(self, now: int) -> None:
         """Process what completed while the engine had no requests."""
         step = VllmStep("idle", 0)

@@ -96,12 +96,15 @@ class VllmScheduler(Passes):
         if loading:
             self._orphans[request] = None
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached blocks if none is in use.
+    def reset_prefix_cache(self, reset_connector: bool = False) -> bool:
+        """Forget all cached blocks if none is in use; tell whether it was done (v1/core/block_pool.py).
 
-        Tell whether it was done (v1/core/block_pool.py reset_prefix_cache).
+        ``reset_connector``: also what the CPU tier could evict now. No recording decides a reset while copies run.
         """
-        return self.pool.reset()
+        done = self.pool.reset()
+        if done and reset_connector:
+            self.connector.reset()
+        return done
 
     # ------------------------------------------------------------------ the machine's loop
     def plan(self, now: int) -> VllmStep | None:

@@ -235,6 +235,10 @@ class SimpleOffload(Connector):
         """No pass is without effect."""
         return False
 
+    def reset(self) -> None:
+        """Forget the CPU pool's contents, if no copy uses it."""
+        self.cpu.reset()
+
     def host_tokens(self) -> int:
         """Return the tokens resident on the CPU."""
         return self.cpu.hashed * self.params.block_size
