@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -69,3 +70,14 @@ def test_a_sweep_leaves_a_study_that_reports_without_simulating(tmp_path, capsys
 def test_the_lab_refuses_an_open_host_as_bad_input(capsys):
     assert run_command(["lab", "--host", "0.0.0.0"]) == 2
     assert "open to everybody" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "library", "extra"),
+    [("--report", "altair", "report"), ("--timeline", "perfetto", "trace"), ("--metrics", "prometheus_client", "metrics")],
+)
+def test_a_missing_library_is_named_before_anything_is_simulated(flag, library, extra, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setattr("kvsim.sim.simulate.simulate", None)
+    assert run_command([*TOY, flag, str(tmp_path / "x")]) == 2
+    assert f"pip install 'kvsim[{extra}]'" in capsys.readouterr().err

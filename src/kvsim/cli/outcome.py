@@ -24,8 +24,10 @@ def finish_run(
 ) -> int:
     """Simulate, write what was asked for, print the summary; return 1 if the SLO was missed, else 0."""
     from kvsim.measure.summary import summarise
+    from kvsim.report.extras import require
     from kvsim.sim.simulate import simulate
 
+    require(report=report, timeline=timeline, metrics=metrics, figures=figures)
     for warning in resolved.warnings:
         note(f"warning: {warning}")
     progress = Progress("requests ended", None)

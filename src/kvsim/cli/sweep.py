@@ -54,12 +54,14 @@ def sweep(
         Write a self-contained HTML report.
     """
     from kvsim.cli.study_common import interrupted, scenario_of
+    from kvsim.report.extras import require
     from kvsim.study.design import chosen_points
     from kvsim.study.executor import cluster_executor
     from kvsim.study.store import Store
     from kvsim.study.sweep import headline
     from kvsim.study.sweep import sweep as run
 
+    require(report=report)
     base = scenario_of(scenario, set_, hardware, model, command)
     axes, chosen = chosen_points(axis, points, base.run.seed)
     progress = Progress("points done", None)
