@@ -135,6 +135,15 @@ def test_a_load_is_large_by_its_own_requests_not_by_the_limit(tmp_path):
     assert lab.expected_requests(dataclasses.replace(TOY, workload=str(tmp_path / "t.jsonl"), limit=3000)) == 3000
 
 
+def test_the_launch_command_says_what_the_sliders_say():
+    choice = dataclasses.replace(TOY, ratio=3, batch_cap=9)
+    command = lab.launch_command(lab.resolve_choice(choice))
+    assert "--hicache-ratio 3" in command
+    assert "--max-running-requests 9" in command
+    again = lab.resolve_choice(dataclasses.replace(choice, command=command.replace("\\\n", " ")))
+    assert again.resolved.capacity.host_tokens == lab.resolve_choice(choice).resolved.capacity.host_tokens
+
+
 def test_an_uploaded_trace_is_simulated(tmp_path):
     rows = [{"timestamp": 900 * i, "input_length": 1500, "output_length": 10, "hash_ids": [1, 2, 10 + i % 2]} for i in range(8)]
     path = lab.save_trace(str(tmp_path), "my trace.jsonl", "\n".join(map(json.dumps, rows)).encode())

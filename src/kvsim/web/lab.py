@@ -22,6 +22,7 @@ __all__ = [
     "hardware_names",
     "headline",
     "hit_curve_figure",
+    "launch_command",
     "model_names",
     "ratio_curve",
     "ratio_figure",
@@ -245,6 +246,15 @@ def save_trace(folder: str, name: str, content: bytes) -> str:
     return str(path)
 
 
+def launch_command(answer: Answer) -> str:
+    """Return the launch command of the server that was simulated, or an empty string with a problem."""
+    from kvsim.config.command import as_command
+
+    if answer.resolved is None:
+        return ""
+    return as_command(answer.resolved.scenario.engine.model_dump(exclude_unset=True), answer.resolved.model.name)
+
+
 def downloads(answer: Answer) -> dict[str, tuple[str, Callable[[], bytes]]]:
     """Return what can be taken home: label -> (file name, content when asked for)."""
     if answer.resolved is None:
@@ -262,7 +272,7 @@ def downloads(answer: Answer) -> dict[str, tuple[str, Callable[[], bytes]]]:
         assert recording is not None
         return render(run_page(recording, summary, resolved)).encode()
 
-    out = {"scenario": ("scenario.yaml", scenario)}
+    out = {"scenario": ("scenario.yaml", scenario), "launch command": ("launch.sh", lambda: (launch_command(answer) + "\n").encode())}
     if recording is not None:
         out["report"] = ("report.html", report)
     return out

@@ -173,11 +173,12 @@ def _(choice, curve_button, lab, mo, show):
 
 
 @app.cell
-def _(answer, lab, mo):
+def _(answer, lab, mo, show):
     files = [mo.download(data=content, filename=name, label=label) for label, (name, content) in lab.downloads(answer).items()]
     lines = [mo.md("## Take it home"), mo.hstack(files, justify="start")] if files else []
     if answer.resolved is not None:
-        lines.append(mo.md("The same from the command line: `kvsim run scenario.yaml --report report.html`"))
+        lines += [mo.md("The same from the command line: `kvsim run scenario.yaml --report report.html`. The server, to launch:")]
+        lines += [show.code(mo, lab.launch_command(answer))]
     mo.vstack(lines)
 
 

@@ -34,6 +34,13 @@ def table(mo: Any, data: DataTable) -> Any:
     return mo.Html(f'<div style="overflow-x:auto"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>')
 
 
+def code(mo: Any, value: str) -> Any:
+    """Return text as it is, in a box that scrolls."""
+    import html
+
+    return mo.Html(f'<pre style="overflow-x:auto;background:#f6f6f6;padding:10px">{html.escape(value)}</pre>')
+
+
 def figure(mo: Any, value: Figure) -> Any:
     """Return a figure with its heading, words, chart and table."""
     return mo.vstack(
