@@ -199,7 +199,7 @@ class BlockCacheMachine(RuleBasedStateMachine):
 
 TestBlockCache = BlockCacheMachine.TestCase
 TestBlockCache.settings = settings(
-    max_examples=250, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=150, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 
 

@@ -16,7 +16,7 @@ from kvsim.serving.vllm.scheduler import VllmScheduler
 @pytest.mark.parametrize("block", range(4))
 def test_the_laws_hold_after_every_call(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_world, "VllmScheduler", lambda *given: guard(VllmScheduler(*given)))
-    for seed in range(5000 + 10 * block, 5010 + 10 * block):
+    for seed in range(5000 + 6 * block, 5006 + 6 * block):
         params, specs = random_world(seed)
         recording, scheduler = simulate(params, specs, exact_steps=False)
         assert len(recording.requests) == len(specs)
