@@ -1,6 +1,5 @@
 """Lesson 2. Why a prefix cache works, and how it fails. Run with `marimo run docs/lessons/2_prefix.py`, or as a script."""
 
-# ruff: noqa: B018, N803
 
 import marimo
 
