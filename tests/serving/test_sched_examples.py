@@ -344,6 +344,15 @@ def test_dfs_weight_goes_into_the_heavier_subtree_first() -> None:
     assert "EXTEND heavy1(60,1) heavy2(60,1) light(60,1) own(40,1)" in seen.said
 
 
+def test_hrrn_weighs_what_was_waited_against_what_is_uncached() -> None:
+    engine = SglangScheduler(server("sglang-0.5.23", device_tokens=4000, schedule_policy="hrrn"), Copies(1, 1))
+    for name, prompt, at in (("old", 300, 1), ("long", 200, 91), ("short", 20, 91), ("new", 20, 101)):
+        engine.submit(request(name, prompt, 5), at)
+    step = engine.plan(101)
+    assert step is not None
+    assert [r.spec.id for r in step.admitted] == ["short", "old", "long", "new"]
+
+
 def test_lpm_leaves_a_queue_of_more_than_128_as_it_is() -> None:
     warm = request("W", 50, 1)
 

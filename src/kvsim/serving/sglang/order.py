@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 IN_BATCH_CHECK = 32  # IN_BATCH_PREFIX_CACHING_CHECK_THRESHOLD, inclusive
 IN_BATCH_FLAG = 32  # IN_BATCH_PREFIX_CACHING_DEPRIORITIZE_THRESHOLD, inclusive
 REFRESH_DEPTH = 128
+CACHE_AWARE = ("lpm", "dfs-weight", "hrrn")
 
 
 class Ordering:
@@ -32,17 +33,19 @@ class Ordering:
         name = params.schedule_policy
         if name not in ORDERS:
             raise UnknownName("schedule policy", name, ORDERS)
-        if not params.radix_cache and name in ("lpm", "dfs-weight"):
+        if not params.radix_cache and name in CACHE_AWARE:
             name = "fcfs"
         self.params, self.cache, self.name = params, cache, name
         self.random = random.Random(params.seed)
+        self.now = 0
         self._order = ORDERS[name]
         self._passes = 0
         period = params.rules.refresh_waiting_passes
-        self._refresh_every = period if params.eviction == "lru" and name not in ("lpm", "dfs-weight") and params.radix_cache else 0
+        self._refresh_every = period if params.eviction == "lru" and name not in CACHE_AWARE and params.radix_cache else 0
 
-    def __call__(self, waiting: list[SglangRequest], running: list[SglangRequest]) -> None:
+    def __call__(self, waiting: list[SglangRequest], running: list[SglangRequest], now: int) -> None:
         """Sort ``waiting`` in place (and touch prefixes, where the engine does)."""
+        self.now = now
         if self._refresh_every and waiting:
             if self._passes % self._refresh_every == 0:
                 for request in reversed(waiting[:REFRESH_DEPTH]):
@@ -127,6 +130,24 @@ def lpm(ordering: Ordering, waiting: list[SglangRequest], running: list[SglangRe
         return -min(match.device + match.host, request.kv.total - 1) if counts_host else -match.device
 
     waiting.sort(key=key)
+
+
+@register("hrrn")
+def hrrn(ordering: Ordering, waiting: list[SglangRequest], running: list[SglangRequest]) -> None:
+    """Highest response ratio next: time waited over uncached tokens; a long queue is left as it is.
+
+    0.5.23 has it (srt/managers/schedule_policy.py; pull request 32911 describes it); no recording decides it.
+    """
+    limit = ordering.params.lpm_fallback_length
+    if limit is not None and len(waiting) > limit:
+        return
+    now, cache = ordering.now, ordering.cache
+    ratio: dict[int, float] = {}
+    for request in waiting:
+        match = cache.match(request.kv, request.kv.total)
+        uncached = request.kv.total - min(match.device + match.host, request.kv.total - 1)
+        ratio[request.seq] = (now - request.queued_at) / uncached
+    waiting.sort(key=lambda request: -ratio[request.seq])
 
 
 @register("dfs-weight")

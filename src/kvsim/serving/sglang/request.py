@@ -11,16 +11,14 @@ if TYPE_CHECKING:
     from kvsim.serving.sglang.cohort import Cohort
     from kvsim.workload.spec import RequestSpec
 
-ENDLESS_NEW_TOKENS = 1 << 30
-
-
 class SglangRequest(Request):
     """A request with its KV. ``mnt``: max_new_tokens after clipping; ``length``: tokens it will generate (EOS or mnt).
 
     ``extend_end``: end of the tokens computed or being computed by prefill. ``matched``: extend length as of the last
-    match (priority preemption uses this stale value). ``finished``, ``retracted``: as the engine's flags. ``seq``: queue
-    entry. While it is a member of a cohort (``joined`` is not 0) its outputs and slots are ``out_base``, ``slot_base``
-    plus the cohort's counters, ``limit_at`` is the count at which it reaches ``mnt`` and ``rank`` its place.
+    match (priority preemption uses this stale value). ``finished``, ``retracted``: as the engine's flags. ``seq``,
+    ``queued_at``: its queue entry, as a number and a time. While it is a member of a cohort (``joined`` is not 0) its
+    outputs and slots are ``out_base``, ``slot_base`` plus the cohort's counters, ``limit_at`` is the count at which it
+    reaches ``mnt`` and ``rank`` its place.
     """
 
     __slots__ = (
@@ -38,6 +36,7 @@ class SglangRequest(Request):
         "offered",
         "out_base",
         "progressed",
+        "queued_at",
         "rank",
         "retracted",
         "seq",
@@ -60,6 +59,7 @@ class SglangRequest(Request):
         self.progressed = False
         self.abort_wanted = False
         self.seq = seq
+        self.queued_at = now
         self.rank = self.out_base = self.slot_base = self.limit_at = 0
 
     @property

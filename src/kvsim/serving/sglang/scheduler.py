@@ -163,7 +163,7 @@ class SglangScheduler(Runs):
             return None
         if not rules.poll_every_iteration:
             self.cache.poll(now)
-        self.ordering(self.waiting, self.running)
+        self.ordering(self.waiting, self.running, now)
         mixed = len(self.running) if params.mixed_chunk else 0
         adder = Admission(params, self.cache, self.running, self.cohort, self.ratio, mixed, now)
         adder.held = self.prefill_held
@@ -297,7 +297,7 @@ class SglangScheduler(Runs):
         """Put requests at the queue's tail with a fresh entry time."""
         for request in requests:
             self._seq += 1
-            request.seq = self._seq
+            request.seq, request.queued_at = self._seq, self.now
             request.status = QUEUED
             self.waiting.append(request)
 
