@@ -89,7 +89,7 @@ def sweep(points: int) -> dict[str, Any]:
 
 def curve() -> dict[str, Any]:
     """Compute the hit-rate curve of the trace for all capacities."""
-    from kvsim.measure.curve import stream_of, stack_curve
+    from kvsim.measure.curve import stack_curve, stream_of
     from kvsim.workload.read import open_trace
 
     stream = stream_of(open_trace(str(TRACE)), 512)

@@ -42,12 +42,16 @@ def test_o01_the_host_pool_is_per_rank_and_the_sum_must_fit() -> None:
 
 def test_o02_a_ratio_that_does_not_fit_is_refused_with_the_largest_that_does() -> None:
     tokens = int(113e9 // 32768)
-    found = {r: capacity(machine(4, "1024GB"), M8, tp=4, device_tokens=tokens, hicache={"ratio": r}) for r in (1.0, 1.5, 2.0, 2.24, 2.25, 2.5)}
+    found = {
+        r: capacity(machine(4, "1024GB"), M8, tp=4, device_tokens=tokens, hicache={"ratio": r}) for r in (1.0, 1.5, 2.0, 2.24, 2.25, 2.5)
+    }
     assert [bool(c.infeasible) for c in found.values()] == [False, False, False, False, True, True]
     assert found[2.5].extra["largest_ratio"] == pytest.approx(2.2417, abs=2e-4)
 
 
-@pytest.mark.parametrize(("device", "ratio", "page", "rounded", "host"), [(100, 3, 16, 96, 304), (1000, 2, 64, 960, 1984), (1024, 2, 64, 1024, 2112)])
+@pytest.mark.parametrize(
+    ("device", "ratio", "page", "rounded", "host"), [(100, 3, 16, 96, 304), (1000, 2, 64, 960, 1984), (1024, 2, 64, 1024, 2112)]
+)
 def test_o03_host_pages_are_rounded_as_the_engine_does(device: int, ratio: float, page: int, rounded: int, host: int) -> None:
     found = capacity(machine(1), M8, tp=1, device_tokens=device, page_size=page, hicache={"ratio": ratio})
     assert (found.device_tokens, found.host_tokens) == (rounded, host)
@@ -68,16 +72,27 @@ def test_o05_host_ram_does_not_make_a_longer_request_fit(ratio: float) -> None:
     assert found.longest_prompt == 9_993
 
 
-@pytest.mark.parametrize(("model", "tp", "tokens"), [("kimi-k2.5-int4", 4, 569_216), ("kimi-k2.5-int4", 8, 569_216), (M70, 4, 488_281), (M70, 8, 976_562)])
+@pytest.mark.parametrize(
+    ("model", "tp", "tokens"), [("kimi-k2.5-int4", 4, 569_216), ("kimi-k2.5-int4", 8, 569_216), (M70, 4, 488_281), (M70, 8, 976_562)]
+)
 def test_o06_more_tp_gives_no_more_mla_kv(model: str, tp: int, tokens: int) -> None:
-    cell = resolve(load_data({"hardware": machine(8), "model": model, "engine": {"tp": tp, "device_tokens": 1}})).capacity.kv_bytes_per_token
+    cell = resolve(
+        load_data({"hardware": machine(8), "model": model, "engine": {"tp": tp, "device_tokens": 1}})
+    ).capacity.kv_bytes_per_token
     assert int(40e9 // cell) == tokens
     found = capacity(machine(8), model, tp=tp, device_tokens=tokens, hicache={"ratio": 2})
     assert found.host_bytes_total == pytest.approx(tp * 80e9, rel=1e-4)
 
 
 def test_o07_bytes_per_token_with_their_factors() -> None:
-    model = {"num_hidden_layers": 28, "hidden_size": 3584, "num_attention_heads": 28, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 152064}
+    model = {
+        "num_hidden_layers": 28,
+        "hidden_size": 3584,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "vocab_size": 152064,
+    }
     found = capacity(machine(1), model, tp=1, device_tokens=4096)
     assert found.kv_bytes_per_token == 57_344
     assert "28 layers x 4 KV heads" in found.lines[0].formula
@@ -85,7 +100,9 @@ def test_o07_bytes_per_token_with_their_factors() -> None:
 
 
 def test_o08_fp8_kv_doubles_every_derived_number() -> None:
-    plain, half = (capacity(machine(8), M70, tp=8, device_tokens=1, kv_cache_dtype=dtype).kv_bytes_per_token for dtype in ("auto", "fp8_e4m3"))
+    plain, half = (
+        capacity(machine(8), M70, tp=8, device_tokens=1, kv_cache_dtype=dtype).kv_bytes_per_token for dtype in ("auto", "fp8_e4m3")
+    )
     assert (int(40e9 // plain), int(40e9 // half)) == (976_562, 1_953_125)
 
 
@@ -105,7 +122,16 @@ def test_o15_a_link_cannot_be_faster_than_its_lanes() -> None:
 
     def links(**rates: str) -> Any:
         return build_links(
-            resolve(load_data({"hardware": "8x-rtx-pro-6000", "model": M8, "engine": {"tp": 1, "device_tokens": 10_000}, "links": {"kind": "topology", **rates}}))
+            resolve(
+                load_data(
+                    {
+                        "hardware": "8x-rtx-pro-6000",
+                        "model": M8,
+                        "engine": {"tp": 1, "device_tokens": 10_000},
+                        "links": {"kind": "topology", **rates},
+                    }
+                )
+            )
         )
 
     default = links()
@@ -116,7 +142,9 @@ def test_o15_a_link_cannot_be_faster_than_its_lanes() -> None:
 
 def test_o35_a_model_that_does_not_fit_says_what_would() -> None:
     eight = machine(8)
-    bf16 = capacity(eight, "llama-3.1-405b", tp=8, mem_fraction_static=0.88, free_before_weights="96GB", weights_resident=f"{810e9 / 8:.0f}")
+    bf16 = capacity(
+        eight, "llama-3.1-405b", tp=8, mem_fraction_static=0.88, free_before_weights="96GB", weights_resident=f"{810e9 / 8:.0f}"
+    )
     assert "at least 10 GPUs (16 if TP must be a power of two)" in bf16.infeasible[0]
     fp8 = capacity(eight, "llama-3.1-405b", tp=8, mem_fraction_static=0.88, free_before_weights="96GB", weights_resident=f"{405e9 / 8:.0f}")
     assert fp8.device_tokens == pytest.approx(524_786, abs=8)

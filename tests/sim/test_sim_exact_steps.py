@@ -6,9 +6,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-
 from sim_world import request, run_specs, summary_of
-
 
 #: No shrinking: a failing world is printed as it was drawn, and stays small enough to read.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)

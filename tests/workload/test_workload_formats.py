@@ -69,7 +69,7 @@ def test_a_negative_time_is_an_error_with_its_line(tmp_path: Path) -> None:
     file.write_text(
         '{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [1]}\n{"timestamp": -5, "input_length": 5, "output_length": 1, "hash_ids": [1]}\n'
     )
-    with pytest.raises(TraceError, match="t.jsonl:2"):
+    with pytest.raises(TraceError, match=r"t\.jsonl:2"):
         list(open_trace(str(file)))
 
 

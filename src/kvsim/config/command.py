@@ -254,7 +254,7 @@ def as_command(engine: Mapping[str, Any], model: str) -> str:
         seen.add(key)
         flags.append(f"{flag} {shlex.quote(_text(value))}")
     for flag, key in SWITCHES.items():
-        if key == "hicache.enabled" and on or key != "hicache.enabled" and _at(engine, key) is True:
+        if (key == "hicache.enabled" and on) or (key != "hicache.enabled" and _at(engine, key) is True):
             flags.append(flag)
     if engine.get("cuda_graph_bs"):
         flags.append("--cuda-graph-bs " + " ".join(map(str, engine["cuda_graph_bs"])))

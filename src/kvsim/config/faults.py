@@ -30,15 +30,22 @@ def _path_in_data(loc: tuple[int | str, ...], data: Any) -> tuple[int | str, ...
     path: list[int | str] = []
     at = data
     for i, step in enumerate(loc):
-        if isinstance(at, dict) and step in at:
+        found, inner = _step(at, step)
+        if found:
             path.append(step)
-            at = at[step]
-        elif isinstance(at, list) and isinstance(step, int) and step < len(at):
-            path.append(step)
-            at = at[step]
+            at = inner
         elif i == len(loc) - 1 and isinstance(at, dict) and isinstance(step, str) and step.isidentifier():
             path.append(step)
     return tuple(path)
+
+
+def _step(at: Any, step: int | str) -> tuple[bool, Any]:
+    """Return whether ``at`` has ``step``, and what is there."""
+    if isinstance(at, dict):
+        return step in at, at.get(step)
+    if isinstance(at, list) and isinstance(step, int) and step < len(at):
+        return True, at[step]
+    return False, None
 
 
 def _line_of(path: tuple[int | str, ...], lines: Lines) -> int | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kvsim.measure.latency import PS, meets, tpot_ps, ttft_ps
 from kvsim.measure.steady import BATCHES, batch_half_width, t_975
 from kvsim.measure.summary import slo_of
+import itertools
 
 if TYPE_CHECKING:
     from kvsim.record.recording import Recording, RequestRow
@@ -70,7 +71,7 @@ def batch_means(recording: Recording, batches: int = BATCHES) -> dict[str, list[
     count = min(batches, len(rows))
     edges = [len(rows) * i // count for i in range(count + 1)] if count else [0]
     out: dict[str, list[float | None]] = {name: [] for name in FIGURES}
-    for low, high in zip(edges, edges[1:], strict=False):  # noqa: RUF007
+    for low, high in itertools.pairwise(edges):
         for name in FIGURES:
             values = [value for row in rows[low:high] if (value := row[name]) is not None]
             out[name].append(math.fsum(values) / len(values) if values else None)

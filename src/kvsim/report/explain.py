@@ -38,7 +38,10 @@ def explain_data(resolved: Resolved) -> dict[str, Any]:
         **{name: getattr(capacity, name) for name in names},
         "reach_tokens": max(capacity.device_tokens, capacity.host_tokens),
         "bar": dict(memory_bar(capacity)),
-        "lines": [{"what": l.what, "value": l.value, "unit": l.unit, "formula": l.formula, "source": l.source} for l in capacity.lines],
+        "lines": [
+            {"what": line.what, "value": line.value, "unit": line.unit, "formula": line.formula, "source": line.source}
+            for line in capacity.lines
+        ],
         "infeasible": list(capacity.infeasible),
         "assumptions": list(capacity.assumptions),
         "warnings": list(resolved.warnings),

@@ -74,9 +74,7 @@ class LockstepScheduler:
     ``before_plan`` is called before the ranks plan (SGLang's prefill delayer).
     """
 
-    def __init__(
-        self, ranks: list[Scheduler], choose: RankChoice, before_plan: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, ranks: list[Scheduler], choose: RankChoice, before_plan: Callable[[], None] | None = None) -> None:
         self.ranks, self.choose, self.before_plan = ranks, choose, before_plan
         self.overlap = ranks[0].overlap
         self.occupancy = LockstepOccupancy(ranks)

@@ -34,23 +34,23 @@ class Request:
     """
 
     __slots__ = (
+        "admitted_ps",
+        "arrival_ps",
+        "device_hit",
+        "end_ps",
+        "first_token_ps",
+        "host_hit",
+        "last_token_ps",
+        "load_ps",
+        "load_wait_ps",
+        "output_done",
+        "reason",
+        "recompute_hit",
+        "replica",
+        "retracted_tokens",
+        "retractions",
         "spec",
         "status",
-        "reason",
-        "output_done",
-        "arrival_ps",
-        "admitted_ps",
-        "first_token_ps",
-        "end_ps",
-        "device_hit",
-        "host_hit",
-        "recompute_hit",
-        "retractions",
-        "retracted_tokens",
-        "load_wait_ps",
-        "load_ps",
-        "last_token_ps",
-        "replica",
     )
 
     def __init__(self, spec: RequestSpec, now: int) -> None:
@@ -84,20 +84,20 @@ class Step:
     """
 
     __slots__ = (
-        "kind",
-        "prefills",
-        "requests",
-        "new_tokens",
-        "pairs2",
+        "admitted",
+        "blocked_until",
         "cached_tokens",
         "decode_batch",
-        "sum_context",
-        "max_context",
+        "kind",
         "load_ticket",
         "load_tokens",
-        "blocked_until",
-        "admitted",
+        "max_context",
+        "new_tokens",
+        "pairs2",
+        "prefills",
+        "requests",
         "retracted",
+        "sum_context",
     )
 
     def __init__(self, kind: str) -> None:
@@ -124,7 +124,7 @@ class Settled:
     ``sequences``: how many requests the decoded tokens went to where a step gives several each (speculation), else 0.
     """
 
-    __slots__ = ("first", "again", "finished", "emitted", "sequences")
+    __slots__ = ("again", "emitted", "finished", "first", "sequences")
 
     def __init__(self) -> None:
         self.first: list[Request] = []

@@ -19,7 +19,6 @@ from simpy.exceptions import Interrupt
 from kvsim.errors import InvariantError
 from kvsim.serving.lockstep import LockstepStep
 from kvsim.serving.port import ABORTED, FINISHED, REFUSED, Request, Settled, Step
-
 from kvsim.sim.source import urgent_at
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 
 from kvsim.content import Runs, common, cut, join
@@ -28,7 +29,7 @@ def recorded_sessions(
     sessions = []
     for turns in grouped.values():
         thinks = []
-        for before, after in zip(turns, turns[1:], strict=False):
+        for before, after in pairwise(turns):
             think, source = _think(before, after, think_ps)
             thinks.append(think)
             sources.add(source)
@@ -124,7 +125,7 @@ class BenchClient:
         self._history: list[Runs] = [() for _ in range(recipe.clients)]
         self._round = [0] * recipe.clients
         self._fresh = 1 << 40
-        self._ready: deque[RequestSpec] | list[RequestSpec] = [self._request(i) for i in range(recipe.clients)]
+        self._ready: list[RequestSpec] = [self._request(i) for i in range(recipe.clients)]
         self._next_round: list[RequestSpec] = []
         self._in_flight = 0
         self._wake = 0
@@ -158,7 +159,7 @@ class BenchClient:
         out = []
         if self._ready:
             at = self._choice.randrange(len(self._ready)) if self.recipe.ready_queue == "random" else 0
-            spec = self._ready.pop(at)  # type: ignore[arg-type]
+            spec = self._ready.pop(at)
             spec.arrival_ps = now
             self._in_flight += 1
             self._unsent -= 1

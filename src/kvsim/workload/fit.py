@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,6 +103,6 @@ def _compare(specs: list[RequestSpec], info: TraceInfo, drawn: list[RequestSpec]
 
 
 def _burst(specs: list[RequestSpec]) -> float | None:
-    gaps = [(b.arrival_ps - a.arrival_ps) * 1e-12 for a, b in zip(specs, specs[1:], strict=False)]
+    gaps = [(b.arrival_ps - a.arrival_ps) * 1e-12 for a, b in pairwise(specs)]
     mean = sum(gaps) / len(gaps) if gaps else 0.0
     return math.sqrt(sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) / mean if mean else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path

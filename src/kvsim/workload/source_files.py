@@ -38,14 +38,14 @@ def shards(path: str) -> list[Path | str]:
 def open_bytes(file: Path | str) -> IO[bytes]:
     """Return the (uncompressed) bytes of one file."""
     if file == "-":
-        return io.BufferedReader(sys.stdin.buffer)  # type: ignore[arg-type]
+        return sys.stdin.buffer
     try:
         raw = Path(file).open("rb")  # noqa: SIM115 - closed by the reader
         magic = raw.peek(4)[:4]
     except OSError as error:
         raise TraceError(str(file), None, f"cannot be read: {error.strerror}") from None
     if magic[:2] == b"\x1f\x8b":
-        return gzip.GzipFile(fileobj=raw)
+        return io.BufferedReader(gzip.GzipFile(fileobj=raw))
     if magic == b"\x28\xb5\x2f\xfd":
         return _zstd(raw)
     return raw

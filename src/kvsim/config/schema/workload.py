@@ -6,7 +6,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from kvsim.config.schema.types import Block, Count, Name, NotNegativeSeconds, Number, PositiveCount, PositiveNumber, PositiveSeconds, Seconds
+from kvsim.config.schema.types import (
+    Block,
+    Count,
+    Name,
+    NotNegativeSeconds,
+    Number,
+    PositiveCount,
+    PositiveNumber,
+    PositiveSeconds,
+    Seconds,
+)
 
 
 class Law(Block):

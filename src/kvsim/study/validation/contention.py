@@ -47,7 +47,10 @@ def predict_s07(folder: Path) -> list[Row]:
     data: dict[str, Any] = {
         "hardware": {"base": "8x-rtx-pro-6000", "gpus": 1, "host_ram": "unlimited"},
         "model": "qwen3-32b",
-        "engine": {"rules": "sglang-0.5.9", "tp": 1, "device_tokens": POOL, "kv_bytes_per_token": 10_000, "page_size": 64, "chunked_prefill_size": 2048, "max_running_requests": 4, "context_length": 1_000_000},
+        "engine": {
+            "rules": "sglang-0.5.9", "tp": 1, "device_tokens": POOL, "kv_bytes_per_token": 10_000, "page_size": 64, "chunked_prefill_size": 2048,
+            "max_running_requests": 4, "context_length": 1_000_000,
+        },
         "costs": {"kind": "constant", "prefill_tokens_per_s": 2048 / fixed, "prefill_per_pair": 1.3 * per_pair, "decode_step": step, "decode_per_context": per_context},
     }  # fmt: skip
     recording = simulate(resolve(load_data(data)), client=OpenLoop(_requests(lines)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 from kvsim.study.validation.core import Outcome, Row, Scenario, read_table, within
 from kvsim.study.validation.kimi import scenarios_of
@@ -22,7 +23,7 @@ def fitted(folder: Path) -> tuple[float, float]:
 
     points = _points(folder)
 
-    def errors(x: list[float]) -> list[float]:
+    def errors(x: Any, /) -> list[float]:
         return [math.log(chunk_seconds(c, x[0], x[1]) / t) for c, t in points]
 
     fit = least_squares(errors, [0.15, 2.2e-9], bounds=([1e-3, 1e-11], [10, 1e-6]), x_scale=[0.1, 1e-9])

@@ -43,10 +43,10 @@ def _vllm(seqs: int, blocks: int, **more: Any) -> dict[str, Any]:
 
 RUNS = {
     "E1": Run("E1_llmservingsim_rtx4090_llama31-8b.csv", "llama-3.1-8b", _vllm(256, 2588), (0.01807, 2.183e-5, 1.414e-7, 9.924e-5, 1.151e-9)),
-    "E2": Run("E2_llmservingsim_rtxpro6000_llama31-8b.csv", "llama-3.1-8b", _vllm(128, 32000), (0.01278, 2.549e-5, 1.146e-7, 3.190e-5, 7.371e-10)),
+    "E2": Run("E2_llmservingsim_rtxpro6000_llama31-8b.csv", "llama-3.1-8b", _vllm(128, 32000), (0.012285, 2.7976e-5, 9.5131e-8, 3.2999e-5, 8.5464e-10)),
     "E3": Run(
         "E3_llmservingsim_rtxpro6000_qwen3-30b-a3b.csv", "qwen3-30b-a3b", _vllm(128, 40000, data_parallel_size=2, enable_expert_parallel=True),
-        (0.0060, 2e-5, 5e-8, 3.0e-5, 1e-9), (0.012, 0.0625),
+        (0.015792, 6.0368e-5, 1.0668e-7, 2.756e-5, 1.1604e-9), (0.01, 0.0625),
     ),
 }  # fmt: skip
 
@@ -109,24 +109,32 @@ def loss(run: Run, lines: list[dict[str, str]], constants: Sequence[float]) -> f
     total = 0.0
     for metric, weight in (("ttft", 0.5), ("tpot", 2.0), ("e2e", 2.0)):
         a, b = [have[i][metric] for i in ids], [want[i][metric] for i in ids]
-        for pick in (lambda v: sum(v) / len(v), lambda v: quantile(v, 0.5), lambda v: quantile(v, 0.9)):
-            total += weight * math.log(max(pick(a), 1e-9) / pick(b)) ** 2
+        for x, y in zip(_picks(a), _picks(b), strict=True):
+            total += weight * math.log(max(x, 1e-9) / y) ** 2
         total += weight * 0.2 * sum(math.log(max(x, 1e-9) / max(y, 1e-9)) ** 2 for x, y in zip(a, b, strict=True)) / len(a)
     return total
 
 
+def _picks(values: list[float]) -> tuple[float, float, float]:
+    """Return mean, median and P90."""
+    return sum(values) / len(values), quantile(values, 0.5), quantile(values, 0.9)
+
+
 def calibrate(name: str, folder: Path, evaluations: int = 250) -> list[float]:
     """Return the constants of one run found on its first 100 requests."""
+    import numpy as np
     from scipy.optimize import minimize
 
     run = RUNS[name]
     lines = read_table(folder, run.file)
 
-    def objective(logs: Sequence[float]) -> float:
+    def objective(logs: Any, /) -> float:
         return loss(run, lines, [math.exp(x) for x in logs])
 
     start = [math.log(x) for x in run.constants]
-    found = minimize(objective, start, method="Nelder-Mead", options={"maxfev": evaluations, "initial_simplex": _simplex(start)})
+    found = minimize(
+        objective, np.array(start), method="Nelder-Mead", options={"maxfev": evaluations, "initial_simplex": np.array(_simplex(start))}
+    )
     return [math.exp(x) for x in found.x]
 
 
