@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.util
 import io
 import re
@@ -244,26 +243,13 @@ def metrics() -> str:
 
 
 def rules() -> str:
-    """Return the page of both families' rules: one row per choice in which versions differ."""
-    from kvsim.rules import sglang, vllm
-
-    out = [
-        "# Rules\n",
-        "A rule set is data: each row is one decision in which versions of the engine differ. "
-        "`engine.rules: {base: NAME, rule: value}` changes single ones; `kvsim list rules --diff A B` prints differences in words.\n",
-    ]
-    return "\n".join([*out, rule_table("SGLang", sglang.RULES), rule_table("vLLM", vllm.RULES)])
-
-
-def rule_table(title: str, sets: dict[str, Any]) -> str:
-    """Return one family's rules as a heading and a table."""
-    rows = ["| rule | " + " | ".join(sets) + " | meaning | read from |", "| --- |" + " --- |" * (len(sets) + 2)]
-    for field in dataclasses.fields(next(iter(sets.values()))):
-        if field.name != "name":
-            values = " | ".join(f"`{getattr(found, field.name)}`" for found in sets.values())
-            words, source = (cell(str(field.metadata.get(key, ""))) for key in ("words", "source"))
-            rows.append(f"| `{field.name}` | {values} | {words} | {source} |")
-    return f"## {title}\n\n" + "\n".join(rows) + "\n"
+    """Return the page of SGLang's rules and what decides them (rules_page.py)."""
+    spec = importlib.util.spec_from_file_location("rules_page", DOCS / "rules_page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return str(module.page())
 
 
 # ---- lessons
