@@ -46,6 +46,8 @@ class _VllmResolver:
         self.other = NON_TORCH_BYTES
         self.tp = self._tp()
         self.ranks = self.tp * self.pp
+        if self.pp > 1:
+            self.warnings.append("pipeline stages: batches in flight deeper than two are not modelled")
         if self.ranks * self.dp > hardware.gpus:
             wanted = f"tp {self.tp} x pp {self.pp} x dp {self.dp}"
             self.infeasible.append(f"{wanted} needs {self.ranks * self.dp} GPUs, the machine has {hardware.gpus}")

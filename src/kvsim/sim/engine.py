@@ -75,6 +75,7 @@ class Engine:
         self.live: dict[str, Request] = {}
         self._idle: Event | None = None
         self._cuttable = False
+        self._stopping = False
         self._gpu_free = 0
         self._last_emit = 0
         self._joined: list[Request] = []
@@ -109,6 +110,13 @@ class Engine:
             self._wake(self._cuttable)  # whoever stood behind it may be admitted by the next plan
         else:
             self._wake(self._cuttable)
+
+    def stop(self) -> None:
+        """The horizon is here: a run of decode steps ends with its last complete step."""
+        self._stopping = True
+        if self._cuttable:
+            self._cuttable = False
+            self.process.interrupt()
 
     def _wake(self, cut: bool) -> None:
         if self._idle is not None:
@@ -280,8 +288,10 @@ class Engine:
             elapsed = int(self.env.now) - base
             fewest = 0 if self.scheduler.overlap else 1
             steps = max(fewest, self.time.decode_steps_until(batch, context, steps, elapsed)) if elapsed > 0 else fewest
+            if self._stopping and steps > fewest and base + self.time.decode_run_ps(batch, context, steps) > int(self.env.now):
+                steps -= 1  # the step at work is not complete at the horizon
             if steps:
-                yield self.env.timeout(base + self.time.decode_run_ps(batch, context, steps) - int(self.env.now))
+                yield self.env.timeout(max(0, base + self.time.decode_run_ps(batch, context, steps) - int(self.env.now)))
         self._cuttable = False
         return steps
 

@@ -44,17 +44,22 @@ def simulate(
 ) -> Recording:
     """Run a scenario to its end (or horizon) and return its facts.
 
-    ``client`` replaces the workload of the scenario (tests, lessons). ``observer`` looks on. ``progress`` is called with the number of requests
-    ended, now and then. Raises Infeasible when the machine cannot exist (the capacity says why). Every request sent is
+    ``client`` replaces the workload of the scenario (tests, lessons). ``observer`` looks on. With ``run.warm_start`` the caches are filled
+    first and only what comes after is in the recording. ``progress`` is called with the number of requests ended, now and then. Raises Infeasible when the machine cannot exist (the capacity says why). Every request sent is
     accounted for: finished, refused, aborted or unfinished at the horizon.
     """
     if resolved.capacity.infeasible:
         raise Infeasible("; ".join(resolved.capacity.infeasible))
-    machine = Machine(resolved, client or _client_of(resolved))
+    from kvsim.record.warm import measured_part
+    from kvsim.workload.warm import warmed
+
+    sender, start_ps, words = warmed(client or _client_of(resolved), resolved.scenario.run.warm_start)
+    machine = Machine(resolved, sender)
     if observer is not None:
         machine.watch(observer)
     machine.run(progress)
-    return machine.seal()
+    recording = machine.seal()
+    return measured_part(recording, start_ps, what=words) if start_ps else recording
 
 
 def _client_of(resolved: Resolved) -> Client:
@@ -108,9 +113,16 @@ class Machine:
             self._report(progress)
         stop = None if self.horizon_ps is None else self.horizon_ps
         self._step_until(stop)
+        if stop is not None and any(engine.live for engine in self.engines):
+            urgent_at(self.env, stop, self._at_horizon)
+            self._step_until(stop)
+
+    def _at_horizon(self, _: object) -> None:
+        for engine in self.engines:
+            engine.stop()
 
     def _step_until(self, stop: int | None) -> None:
-        env, queue, events = self.env, self.env._queue, 0
+        env, queue, events = self.env, self.env._queue, self.events
         step = env.step
         while queue and (stop is None or queue[0][0] <= stop):
             step()
@@ -131,6 +143,7 @@ class Machine:
         end = max((row.end_ps or 0 for row in recording.requests), default=0)
         end = end if self.horizon_ps is None else max(end, min(self.horizon_ps, int(self.env.now)))
         for engine in self.engines:
+            engine.scheduler.pending()  # brings the token counts of those still running up to date
             for request in engine.live.values():
                 self.recorder.request(request, UNFINISHED, "still in the system at the horizon")
             self.recorder.transfers(engine.replica, engine.links.drain_completed())
