@@ -1,6 +1,5 @@
 """Lesson 2. Why a prefix cache works, and how it fails. Run with `marimo run docs/lessons/2_prefix.py`, or as a script."""
 
-
 import marimo
 
 __generated_with = "0.25.2"

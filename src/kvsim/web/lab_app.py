@@ -1,7 +1,6 @@
 """The page of `kvsim lab`: controls, memory, latency, curve, advice, a small world to step through, downloads."""
 
 # mypy: disable-error-code="no-untyped-def"
-# ruff: noqa: B018, N803
 
 import marimo
 
