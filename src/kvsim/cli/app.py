@@ -72,6 +72,8 @@ def run_command(argv: list[str]) -> int:
         return fail("stopped", 130)
     except (IsADirectoryError, PermissionError, FileNotFoundError, NotADirectoryError) as error:
         return fail(f"{error.filename}: {error.strerror}", 2)
+    except RecursionError:
+        return fail("the input is nested too deep to be read", 2)
     except Exception as error:
         from cyclopts import CycloptsError
 

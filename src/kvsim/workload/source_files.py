@@ -45,7 +45,8 @@ def open_bytes(file: Path | str) -> IO[bytes]:
     except OSError as error:
         raise TraceError(str(file), None, f"cannot be read: {error.strerror}") from None
     if magic[:2] == b"\x1f\x8b":
-        return io.BufferedReader(gzip.GzipFile(fileobj=raw))
+        raw.close()
+        return io.BufferedReader(gzip.GzipFile(file, "rb"))
     if magic == b"\x28\xb5\x2f\xfd":
         return _zstd(raw)
     return raw

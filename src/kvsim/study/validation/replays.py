@@ -46,7 +46,7 @@ RUNS = {
     "E2": Run("E2_llmservingsim_rtxpro6000_llama31-8b.csv", "llama-3.1-8b", _vllm(128, 32000), (0.012285, 2.7976e-5, 9.5131e-8, 3.2999e-5, 8.5464e-10)),
     "E3": Run(
         "E3_llmservingsim_rtxpro6000_qwen3-30b-a3b.csv", "qwen3-30b-a3b", _vllm(128, 40000, data_parallel_size=2, enable_expert_parallel=True),
-        (0.015792, 6.0368e-5, 1.0668e-7, 2.756e-5, 1.1604e-9), (0.01, 0.0625),
+        (0.015766, 6.0424e-5, 1.0923e-7, 2.772e-5, 1.2821e-9), (0.0096135, 0.0625),
     ),
 }  # fmt: skip
 
