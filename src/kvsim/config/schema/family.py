@@ -29,6 +29,5 @@ def family_with_key(key: str, other_than: str) -> str | None:
     return next((family for family, block in FAMILIES.items() if family != other_than and key in block.model_fields), None)
 
 
-Engine = Annotated[
-    Annotated[SglangEngine, Tag("sglang")] | Annotated[VllmEngine, Tag("vllm")], Discriminator(family_of)
-]
+Blocks = Annotated[SglangEngine, Tag("sglang")] | Annotated[VllmEngine, Tag("vllm")]
+Engine = Annotated[Blocks, Discriminator(family_of)]
