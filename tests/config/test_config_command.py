@@ -1,0 +1,139 @@
+"""Launch commands as people write them, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kvsim.config.command import as_command, engine_of_command, parse_sglang, split_command
+from kvsim.config.load import load, load_data
+from kvsim.config.resolve import resolve
+from kvsim.errors import ConfigError
+
+L = "python -m sglang.launch_server"
+GOOD: list[tuple[str, dict[str, Any]]] = [
+    (f"{L} --model-path m --tp 8", {"tp": 8}),
+    (f"{L} --model-path m --tp-size 4", {"tp": 4}),
+    (f"{L} --model-path m --tensor-parallel-size=2", {"tp": 2}),
+    ("python3 -m sglang.launch_server --model m --tp 8 --mem-fraction-static 0.88", {"mem_fraction_static": 0.88}),
+    ("sglang serve --model-path m --tp 8", {"tp": 8}),
+    ("sglang serve m --tp 8 --host 0.0.0.0 --port 30000", {"tp": 8}),
+    (f"CUDA_VISIBLE_DEVICES=0,1 SGLANG_X=1 {L} --model-path m --tp 2", {"tp": 2}),
+    (f"env HF_HUB_OFFLINE=1 {L} --model-path m --page-size 64", {"page_size": 64}),
+    (f"docker run --gpus all --shm-size 32g -p 30000:30000 -v /data:/data lmsysorg/sglang:v0.5.9 {L} --model-path m --tp 4", {"tp": 4}),
+    (f"nohup {L} --model-path m --chunked-prefill-size 4096", {"chunked_prefill_size": 4096}),
+    (f"{L} --model-path m \\\n  --tp 8 \\\n  --page-size 32", {"tp": 8, "page_size": 32}),
+    (f"{L} --model-path 'my model' --tp \"8\"", {"tp": 8}),
+    (f"{L} --model_path m --mem_fraction_static 0.9", {"mem_fraction_static": 0.9}),
+    (f"{L} --model-path m --enable-hierarchical-cache --hicache-ratio 4.0", {"hicache": {"ratio": 4.0}}),
+    (f"{L} --model-path m --enable-hierarchical-cache", {"hicache": {"ratio": 2.0}}),
+    (f"{L} --model-path m --hicache-ratio 4.0", {"hicache": {"ratio": 0.0}}),
+    (f"{L} --model-path m --enable-hierarchical-cache --hicache-size 40", {"hicache": {"size": 40.0}}),
+    (f"{L} --model-path m --enable-hierarchical-cache --hicache-write-policy write_back", {"hicache": {"write_policy": "write_back"}}),
+    (f"{L} --model-path m --enable-hierarchical-cache --hicache-io-backend direct --hicache-mem-layout page_first_direct", {"hicache": {"io_backend": "direct"}}),
+    (f"{L} --model-path m --cuda-graph-max-bs 128 --max-running-requests 48", {"cuda_graph_max_bs": 128, "max_running_requests": 48}),
+    (f"{L} --model-path m --cuda-graph-bs 1 2 4 8 --tp 1", {"cuda_graph_bs": [1, 2, 4, 8], "tp": 1}),
+    (f"{L} --model-path m --kv-cache-dtype fp8_e4m3 --attention-backend flashinfer", {"kv_cache_dtype": "fp8_e4m3", "attention_backend": "flashinfer"}),
+    (f"{L} --model-path m --schedule-policy lpm --schedule-conservativeness 0.3", {"schedule_policy": "lpm", "schedule_conservativeness": 0.3}),
+    (f"{L} --model-path m --disable-radix-cache --disable-overlap-schedule", {"disable_radix_cache": True, "disable_overlap_schedule": True}),
+    (f"{L} --model-path m --enable-mixed-chunk --max-prefill-tokens 8192", {"enable_mixed_chunk": True, "max_prefill_tokens": 8192}),
+    (f"{L} --model-path m --tp 8 --dp 8 --enable-dp-attention", {"tp": 8, "dp_size": 8, "enable_dp_attention": True}),
+    (f"{L} --model-path m --tp 8 --ep-size 8 --moe-a2a-backend deepep", {"ep_size": 8}),
+    (f"{L} --model-path m --speculative-algorithm EAGLE --speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4", {"speculative_algorithm": "EAGLE", "speculative_num_steps": 3}),
+    (f"{L} --model-path m --context-length 131072 --max-total-tokens 100000", {"context_length": 131072, "max_total_tokens": 100000}),
+    (f"{L} --model-path m --radix-eviction-policy lfu --trust-remote-code --reasoning-parser kimi_k2", {"radix_eviction_policy": "lfu"}),
+    (f"{L} --model-path m --enable-priority-scheduling --priority-scheduling-preemption-threshold 5", {"enable_priority_scheduling": True, "priority_scheduling_preemption_threshold": 5}),
+    (f"{L} --model-path m --cuda-graph-max-bs-decode 64 --chunked-prefill-size -1", {"cuda_graph_max_bs": 64, "chunked_prefill_size": -1}),
+]  # fmt: skip
+
+
+def engine_of(command: str) -> Any:
+    return load_data({"hardware": "8x-rtx-pro-6000", "model": "llama-3.1-8b", "engine": {"command": command}}).engine
+
+
+@pytest.mark.parametrize(("command", "expected"), GOOD, ids=range(len(GOOD)))
+def test_a_launch_command_is_read(command: str, expected: dict[str, Any]) -> None:
+    engine = engine_of(command)
+    for key, value in expected.items():
+        found = getattr(engine, key)
+        if isinstance(value, dict):
+            assert {inner: getattr(found, inner) for inner in value} == value
+        else:
+            assert found == value
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (f"{L} --model-path m --mem-fracton-static 0.9", "did you mean '--mem-fraction-static'"),
+        (f"{L} --model-path m --tp", "--tp needs a value"),
+        (f"{L} --model-path m --tp 8 --tp-size 4", "given before as 8"),
+        (f"{L} --model-path 'm", "quotes do not close"),
+        (f"{L} --model-path m --disaggregation-mode prefill", "not modelled"),
+        ("ls -la", "no launch command found"),
+        (f"{L} --model-path m --tp eight", "a number"),
+    ],
+)
+def test_a_wrong_flag_is_named(command: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
+        engine_of(command)
+
+
+def test_flags_without_effect_are_listed() -> None:
+    parsed = parse_sglang(split_command(f"A=1 {L} --model-path m --host 0.0.0.0 --trust-remote-code --tp 2"))
+    assert parsed.without_effect == ["--host", "--trust-remote-code"]
+    assert parsed.model == "m"
+    assert parsed.environment == {"A": "1"}
+
+
+@pytest.mark.parametrize("command", [command for command, _ in GOOD[:31] if "hicache-ratio 4.0" not in command or "enable" in command], ids=range(30))
+def test_command_to_scenario_to_command_keeps_every_relevant_flag(command: str) -> None:
+    first = engine_of(command)
+    again = engine_of(as_command(first.model_dump(exclude_unset=True), "m"))
+    dropped = {"command"}
+    assert again.model_dump(exclude=dropped) == first.model_dump(exclude=dropped)
+
+
+def test_the_engine_blocks_own_keys_win_over_the_command() -> None:
+    data = {"hardware": "8x-rtx-pro-6000", "model": "llama-3.1-8b", "engine": {"command": f"{L} --model-path m --tp 4", "tp": 2}}
+    assert load_data(data).engine.tp == 2
+
+
+def test_the_anchors_command_gives_the_anchors_numbers() -> None:
+    command = f"{L} --model-path kimi --tp 8 --mem-fraction-static 0.88 --cuda-graph-max-bs 128 --enable-hierarchical-cache --hicache-ratio 4.0"
+    data = {"hardware": "8x-rtx-pro-6000", "model": "kimi-k2.5-int4", "engine": {"command": command, "free_before_weights": "94.0GiB", "weights_resident": "72.3GiB"}}
+    capacity = resolve(load_data(data)).capacity
+    assert (capacity.device_tokens, capacity.host_tokens) == (159_215, 636_861)
+    assert resolve(load("hicache-ratio")).capacity.device_tokens == 159_215
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {}, {"num_hidden_layers": "many"}, {"num_hidden_layers": 10**30}, {"num_attention_heads": 0}, {"hidden_size": 5, "num_attention_heads": 10},
+        {"num_hidden_layers": True}, {"num_hidden_layers": -4}, {"vocab_size": 1.5}, {"layer_types": ["full_attention"]},
+    ],
+)  # fmt: skip
+def test_a_hostile_model_config_is_a_clear_error(config: dict[str, Any]) -> None:
+    good = {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 100}
+    model = {**good, **config} if config else {"nothing": 1}
+    with pytest.raises(ConfigError):
+        resolve(load_data({"hardware": "8x-h100", "model": model, "engine": {"tp": 1}}))
+
+
+def test_a_server_log_wins_over_the_derivation(tmp_path: Any) -> None:
+    from kvsim.config.server_log import read_server_log
+
+    log = tmp_path / "server.log"
+    log.write_text(
+        "[2026-02-01 10:00:00 TP0] Load weight begin. avail mem=94.00 GB\n"
+        "[2026-02-01 10:03:00 TP0] Load weight end. type=X, dtype=torch.bfloat16, avail mem=21.70 GB, mem usage=72.30 GB.\n"
+        "[2026-02-01 10:03:01 TP0] KV Cache is allocated. #tokens: 159000, KV size: 10.41 GB\n"
+        "[2026-02-01 10:03:01 TP0] max_total_num_tokens=159000, chunked_prefill_size=8192, max_prefill_tokens=16384, max_running_requests=2048, context_len=262144\n"
+    )
+    found = read_server_log(str(log))
+    assert (found.tokens, found.weights_gib, found.free_before_gib) == (159000, 72.3, 94.0)
+    capacity = resolve(load("hicache-ratio", found.overrides())).capacity
+    assert capacity.device_tokens == 159_000
+    assert any("printed by the engine" in line.source for line in capacity.lines)
