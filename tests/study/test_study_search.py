@@ -98,26 +98,26 @@ def test_the_load_key_follows_the_workload():
     assert load_key({"workload": {"kind": "multi_turn", "users": 4}}) == "workload.users"
 
 
-def planted(seed: int, requests: int) -> tuple[float, Any]:
+def planted(seed: int, requests: int, most: int = 8) -> tuple[float, Any]:
     """An M/D/1 queue whose 90 % attainment of TTFT <= 0.5 s turns at a rate known in closed form."""
     base = queue_base(f"run.seed={seed}", f"workload.requests={requests}", "slo.ttft=0.5", "slo.attainment=0.9")
     answer = md1_rate(SERVICE_S, 0.5 - SERVICE_S, 0.9)
-    return answer, search(base, "workload.rate_per_s", 1.0, 9.9, largest=True, tolerance=0.03, most_replications=8)
+    return answer, search(base, "workload.rate_per_s", 1.0, 9.9, largest=True, tolerance=0.05, most_replications=most)
 
 
 def test_the_planted_knee_of_an_md1_queue_lies_in_the_bracket():
-    answer, found = planted(1, 1500)
+    answer, found = planted(1, 800, most=3)
     assert found.meets is not None
     assert found.fails is not None
     assert found.meets <= answer <= found.fails
-    assert found.fails / found.meets < 1.25
+    assert found.fails / found.meets < 1.6
 
 
 @pytest.mark.long
 def test_the_planted_knee_is_found_in_nineteen_of_twenty_seeds():
     inside = 0
     for seed in range(20):
-        answer, found = planted(seed, 3000)
+        answer, found = planted(seed, 1500)
         inside += found.meets is not None and found.fails is not None and found.meets <= answer <= found.fails
     assert inside >= 19
 

@@ -137,4 +137,4 @@ def _print(found: Found) -> None:
     tail = (
         f"Wanted: {100 * found.wanted:g} % of requests within the SLO. Same random numbers at every value; ± are 95 % half-widths; a value "
     )
-    show(table, Text(found.sentence(), style="bold"), Text(tail + "is met or missed only if its interval says so.", style="dim"))
+    show(table, Text(found.sentence(), style="bold"), Text(tail + "is met or missed only if 1.4 times its interval lies on one side.", style="dim"))

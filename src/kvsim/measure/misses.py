@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvsim.content import Runs, common, cut, join
 from kvsim.errors import ConfigError, InvariantError
+from kvsim.workload.warm import TAG, first_of
 
 if TYPE_CHECKING:
     from kvsim.config.resolved import Resolved
@@ -192,6 +193,7 @@ class MissObserver:
         if resolved.family != "sglang":
             raise ConfigError(f"--misses: causes of misses are known for SGLang rules only, not for family '{resolved.family}'")
         self._capacity = resolved.capacity
+        self._measured_from = first_of(resolved.scenario.run.warm_start or "") or 0
         self._watches: dict[tuple[int, int], _Watch] = {}
         self.causes: dict[str, dict[str, int]] = {}
         self._prompt: dict[str, int] = {}
@@ -214,6 +216,8 @@ class MissObserver:
                 causes = watch.admitted(request, prefix, hits[1] - loaded)
                 if sum(causes.values()) != request.spec.prompt_tokens - prefix:
                     raise InvariantError(f"causes of misses of {request.spec.id} do not add up: {causes}, prefix {prefix}")
+                if request.spec.id.startswith(TAG) or request.arrival_ps < self._measured_from:
+                    causes = dict.fromkeys(CAUSES, 0)  # a warm start is not counted
                 self.causes[request.spec.id] = causes
                 self._prompt[request.spec.id] = request.spec.prompt_tokens
 

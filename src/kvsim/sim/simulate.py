@@ -45,8 +45,9 @@ def simulate(
     """Run a scenario to its end (or horizon) and return its facts.
 
     ``client`` replaces the workload of the scenario (tests, lessons). ``observer`` looks on. With ``run.warm_start`` the caches are filled
-    first and only what comes after is in the recording. ``progress`` is called with the number of requests ended, now and then. Raises Infeasible when the machine cannot exist (the capacity says why). Every request sent is
-    accounted for: finished, refused, aborted or unfinished at the horizon.
+    first and only what comes after is in the recording. ``progress`` is called with the number of requests ended, now and
+    then. Raises Infeasible when the machine cannot exist (the capacity says why). Every request sent is accounted for: finished, refused,
+    aborted or unfinished at the horizon.
     """
     if resolved.capacity.infeasible:
         raise Infeasible("; ".join(resolved.capacity.infeasible))

@@ -1,7 +1,7 @@
 """Bisection that compares intervals: the smallest setting, or the largest load, that meets the SLO.
 
-A value is *met* or *missed* only if the 95 % interval of its attainment lies on one side of the wanted one; else replications are added,
-and if they do not decide it stays *unsure*. The answer is a bracket: the last value that is surely on the one side and the first that is
+A value is *met* or *missed* only if an interval of its attainment (1.4 times the 95 % one) lies on one side of the wanted one; else
+replications are added, and if they do not decide it stays *unsure*. The answer is a bracket: the last value that is surely on the one side and the first that is
 surely on the other. Attainment is taken to be monotone in what is searched; a result that contradicts it is reported.
 """
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kvsim.study.store import Store
 
 WORST = 1e12
+CAUTION = 1.4  # a verdict is looked for again and again as replications are added: it asks for 99.4 %, not 95 %
 MET, MISSED, UNSURE, INFEASIBLE = "met", "missed", "unsure", "infeasible"
 
 
@@ -91,7 +92,7 @@ def judge(value: float, results: Sequence[dict[str, Any] | str], wanted: float) 
         halves.append(_half_width(summary, shares[-1]))
     mean = math.fsum(shares) / len(shares)
     half = _combined(shares, halves, mean)
-    verdict = UNSURE if abs(mean - wanted) <= half else MET if mean > wanted else MISSED
+    verdict = UNSURE if abs(mean - wanted) <= CAUTION * half else MET if mean > wanted else MISSED
     return Probe(value, verdict, mean, half, len(shares))
 
 
