@@ -47,27 +47,38 @@ class Pool(Protocol):
     met: list[tuple[Any, Marker]]
 
     @property
-    def distinct(self) -> int: ...  # noqa: D102
+    def distinct(self) -> int:
+        """Different contents among the hashed blocks."""
 
-    def table(self) -> Any: ...  # noqa: D102
+    def table(self) -> Any:
+        """Return an empty table of this pool."""
 
-    def lookup(self, keys: Runs, limit: int) -> int: ...  # noqa: D102
+    def lookup(self, keys: Runs, limit: int) -> int:
+        """Return how many of the first blocks of a chain are here."""
 
-    def idle_hits(self, keys: Runs, hit: int) -> int: ...  # noqa: D102
+    def idle_hits(self, keys: Runs, hit: int) -> int:
+        """Return how many of the hit blocks have no user."""
 
-    def take(self, table: Any, keys: Runs, hit: int) -> None: ...  # noqa: D102
+    def take(self, table: Any, keys: Runs, hit: int) -> None:
+        """Put the hit blocks into an empty table."""
 
-    def grow(self, table: Any, count: int) -> None: ...  # noqa: D102
+    def grow(self, table: Any, count: int) -> None:
+        """Add new blocks to a table."""
 
-    def pop(self, count: int) -> object: ...  # noqa: D102
+    def pop(self, count: int) -> object:
+        """Take blocks from the front of the free queue."""
 
-    def cache(self, table: Any, keys: Runs, upto: int) -> None: ...  # noqa: D102
+    def cache(self, table: Any, keys: Runs, upto: int) -> None:
+        """Hash the blocks of a table up to a place."""
 
-    def release(self, table: Any) -> None: ...  # noqa: D102
+    def release(self, table: Any) -> None:
+        """Give all blocks of a table back, the last one first."""
 
-    def mark(self, table: Any, start: int, stop: int, marker: Any) -> None: ...  # noqa: D102
+    def mark(self, table: Any, start: int, stop: int, marker: Any) -> None:
+        """Let a marker know when blocks of a table are used by someone."""
 
-    def reset(self) -> bool: ...  # noqa: D102
+    def reset(self) -> bool:
+        """Forget all hashes if no block is in use; tell whether it was done."""
 
 
 class Block:
