@@ -33,8 +33,7 @@ ONLY_0_5_9 = {
     "merge_writes=True": NOT_RECORDED + "copies queued within one op or result are submitted within it",
     "backup_chain=True": EQUIVALENT + "the host is larger than the device, so no backup fails for good",
     "write_back_one_by_one=True": NOT_RECORDED + "only which victim of one eviction leaves the host again",
-    "refusal_fills=if_company": NOT_RECORDED
-    + "without HiCache a refusal with nothing running is followed by a new batch",
+    "refusal_fills=if_company": NOT_RECORDED + "without HiCache a refusal with nothing running is followed by a new batch",
     "skip_step_for_finishing=True": EQUIVALENT + "needs foresee_length_finish",
     "abort_last=True": ELSEWHERE + "the engine fails there; test_0_5_9_fails_when_not_even_the_last_request_fits",
     "mixed_needs_room=True": NOT_RECORDED + "mixed steps always had room and nobody finishing",
@@ -59,12 +58,10 @@ ONLY_0_5_23 = {
     "IN_BATCH_FLAG=31": NOT_RECORDED + "the 0.5.9 probes inbatch decide it",
     "IN_BATCH_FLAG=33": NOT_RECORDED + "the 0.5.9 probes inbatch decide it",
     "0.5.23: admission charges mnt minus outputs": NOT_RECORDED + "few re-admissions with company",
-    "0.5.23: first chunk reserves output": EQUIVALENT
-    + "a chunked request spends the chunk budget, which ends the pass",
+    "0.5.23: first chunk reserves output": EQUIVALENT + "a chunked request spends the chunk budget, which ends the pass",
     "the last token may be cached too": ELSEWHERE + "no exactly repeated prompt; test_e3 runs both rule sets",
     "running requests reserve everything": NOT_RECORDED + "running requests there ignore EOS, which reserves all",
     "running requests reserve unclipped": NOT_RECORDED + "running requests there ignore EOS or are short",
-    "running requests reserve their whole limit": NOT_RECORDED + "running requests there ignore EOS",
     "finished requests reserve nothing": EQUIVALENT + "finished requests are filtered in every iteration",
     "a continued chunk ignores the token budget": NOT_RECORDED + "the 0.5.9 probes chunkload decide it",
     "a continued chunk without room takes one token": NOT_RECORDED + "the 0.5.9 probe noradix_s32 decides it",
@@ -75,6 +72,8 @@ ONLY_0_5_23 = {
     "ignore_eos: chunk floored to pages": NOT_RECORDED + "no recording without radix cache",
     "ignore_eos: ratio for everybody": NOT_RECORDED + "no recording without radix cache",
     "retraction: last one back is first in the queue": NOT_RECORDED + "the 0.5.9 probes multiretract decide it",
+    "result: a retracted request still gets its first token": NOT_RECORDED
+    + "no prefill in flight is retracted there; the 0.5.9 probes multiretract decide it",
     "decode: an emptied batch stays full": EQUIVALENT + "an empty running batch is never full",
     "prefill end counts as chunked": EQUIVALENT + "chunked inserts count like others",
     "slots: the chunked request needs none": NOT_RECORDED + "the 0.5.9 probe slots_s3 decides it",
