@@ -182,19 +182,27 @@ def _print(table: Options, advice: str) -> None:
     from rich.text import Text
 
     figures = Table(title="options: the same requests, one change each", title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("option", "RAM GB\ntotal", "TTFT p50 s", "TTFT p99 s", "TPOT ms", "out\ntok/s", "goodput\nreq/s", ""):
-        figures.add_column(name, overflow="fold", justify="left" if name == "option" else "right")
+    for name in ("option", "TTFT p50 s", "TTFT p99 s", "TPOT ms", "goodput req/s", ""):
+        figures.add_column(name, justify="left" if name in ("option", "") else "right")
     changes = Table(
         title=f"against as is (paired), and the largest {table.load_key.rpartition('.')[2]} that meets the SLO",
         title_justify="left",
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    for name in ("option", "mean TTFT s", "within SLO %", "hit rate", f"largest {table.load_key.rpartition('.')[2]}"):
+    for name in (
+        "option",
+        "RAM GB",
+        "out tok/s",
+        "hit rate",
+        "mean TTFT s",
+        "within SLO %",
+        f"largest {table.load_key.rpartition('.')[2]}",
+    ):
         changes.add_column(name, overflow="fold", justify="left" if name == "option" else "right")
     for row in table.rows:
         if not row.summaries:
-            figures.add_row(row.option.name, "infeasible", "", "", "", "", "", "", style="dim")
+            figures.add_row(row.option.name, "infeasible", "", "", "", "", style="dim")
             note(f"{row.option.name}: {row.reason}")
             continue
         figures.add_row(*_figure_cells(row))
@@ -213,11 +221,9 @@ def _figure_cells(row: Row) -> list[str]:
     over = any(summary["overload"]["overloaded"] for summary in row.summaries)
     return [
         row.option.name,
-        f"{row.capacity['host_bytes_total'] / 1e9:,.0f}",
         _shown(_estimate(row, "ttft_p50_s")),
         _shown(_estimate(row, "ttft_p99_s")),
         _shown(_estimate(row, "tpot_mean_s"), 1000),
-        f"{_estimate(row, 'output_tokens_per_s')['value'] or 0:.3g}",
         _shown(_estimate(row, "goodput_requests_per_s")),
         "overloaded" if over else "",
     ]
@@ -227,11 +233,18 @@ def _shown(estimate: dict[str, Any], scale: float = 1.0) -> str:
     if estimate["value"] is None:
         return "-"
     text = f"{estimate['value'] * scale:.3g}"
-    return text if estimate["low"] is None else f"{text} [{estimate['low'] * scale:.3g}, {estimate['high'] * scale:.3g}]"
+    return text if estimate["low"] is None else f"{text} [{estimate['low'] * scale:.2g}, {estimate['high'] * scale:.2g}]"
 
 
 def _change_cells(table: Options, row: Row) -> list[str]:
-    cells = [row.option.name]
+    rate = _estimate(row, "hit_rate")["value"]
+    flow = _estimate(row, "output_tokens_per_s")["value"] or 0
+    cells = [
+        row.option.name,
+        f"{row.capacity['host_bytes_total'] / 1e9:,.0f}",
+        f"{flow:.3g}",
+        "-" if rate is None else f"{100 * rate:.1f} %",
+    ]
     for name, scale in (("ttft_s", 1.0), ("good", 100.0)):
         found = table.difference(row, name)
         if row is table.base or found is None:
@@ -239,8 +252,7 @@ def _change_cells(table: Options, row: Row) -> list[str]:
             continue
         half = "" if found.half_width is None else f" ± {found.half_width * scale:.2g}"
         cells.append(f"{found.mean * scale:+.3g}{half}")
-    rate = _estimate(row, "hit_rate")["value"]
-    return [*cells, "-" if rate is None else f"{100 * rate:.1f} %", _load(row.load)]
+    return [*cells, _load(row.load)]
 
 
 def _load(load: dict[str, Any] | None) -> str:

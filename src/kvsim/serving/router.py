@@ -1,8 +1,10 @@
 """Which replica gets a request: one class per policy, registered under its name.
 
-Cache-aware: SGLang's router (sgl-router, cache_aware policy as documented): it keeps an approximate radix tree per worker of what it sent
-there; if the load is balanced it follows the longest match when that is at least ``cache_threshold`` of the prompt, else it picks the
-worker with the smallest tree; unbalanced (max - min > balance_abs and max > min x balance_rel) it picks the shortest queue.
+Cache-aware: SGLang's router (sglang_router, policy cache_aware, defaults of its router_args: cache_threshold 0.3, balance_abs_threshold
+64, balance_rel_threshold 1.5, max_tree_size 2^26 characters; first releases had 0.5, 32, 1.0001): it keeps an approximate radix tree per
+worker of what it sent there. Balanced, it follows the longest match when that is more than ``cache_threshold`` of the prompt, else it picks
+the worker with the smallest tree; unbalanced (max - min > balance_abs and max > min x balance_rel) it picks the shortest queue. The tree
+is cut at a quarter of its characters in tokens, when it is full (the router does it every two minutes).
 """
 
 from __future__ import annotations
@@ -122,9 +124,9 @@ class Sticky:
 class CacheAware:
     """Longest approximate match while the load is balanced, else the shortest queue."""
 
-    cache_threshold = 0.5
-    balance_abs = 32
-    balance_rel = 1.0001
+    cache_threshold = 0.3
+    balance_abs = 64
+    balance_rel = 1.5
     max_tree_tokens = 1 << 24
 
     def __init__(self, replicas: int, seed: int) -> None:
@@ -139,7 +141,7 @@ class CacheAware:
         else:
             matches = [tree.match(spec.prompt, spec.namespace) for tree in self._trees]
             best = max(matches)
-            if best >= self.cache_threshold * spec.prompt_tokens:
+            if best > self.cache_threshold * spec.prompt_tokens:
                 chosen = matches.index(best)
             else:
                 sizes = [tree.size for tree in self._trees]

@@ -18,7 +18,8 @@ def options_advice(options: Options) -> str:
     base = options.base
     bound = base.summaries[0]["binding"]["resource"]
     reason = f"Binding as is: {WORDS[bound]}."
-    better = helpful(options)
+    every = helpful(options)
+    better = [row for row in every if _cost(row)[0] == 1] or every
     if not better:
         return f"{reason} {_nothing(options)} {_loads(options)}".strip()
     best = better[0]
@@ -34,9 +35,10 @@ def options_advice(options: Options) -> str:
     )
     if others:
         text += f" At this load it cannot be told from {_names(others)}{_cheaper(chosen, others)}."
+    text += "".join(f" {_title(row)}: {100 * _share(row):.1f} %." for row in every if row not in better)
     wanted = options.base.summaries[0]["slo"]["attainment_wanted"]
-    if _share(chosen) < wanted:
-        text += f" No option reaches the wanted {100 * wanted:g} %." if all(_share(r) < wanted for r in better) else ""
+    if all(_share(row) < wanted for row in every):
+        text += f" No option reaches the wanted {100 * wanted:g} %."
     return f"{text} {_loads(options)}".strip()
 
 
@@ -103,6 +105,11 @@ def _loads(options: Options) -> str:
     if base is None:
         return ""
     name = options.load_key.rpartition(".")[2]
+    if all(row.load is None or row.load["meets"] is None for row in options.rows):
+        return (
+            f"On the sample ({options.sample}) nothing meets the SLO even at {name} {base['low']:g}: it is out of reach for this workload "
+            "(single requests take longer), whatever the memory."
+        )
     own = f"largest {name} within the SLO as is: {_bracket(base)}"
     ahead = [
         row
