@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-BLOCK = re.compile(r"<!-- (new|edit) (\S+) -->\n```\w+\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(r"<!-- (new|edit|append) (\S+) -->\n```\w+\n(.*?)```", re.DOTALL)
 
 
 def apply(root: Path, kind: str, name: str, text: str) -> None:
@@ -20,6 +20,9 @@ def apply(root: Path, kind: str, name: str, text: str) -> None:
     if kind == "new":
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+        return
+    if kind == "append":
+        path.write_text(path.read_text() + text)
         return
     lines = text.splitlines(keepends=True)
     before = "".join(line[1:] for line in lines if line[0] in "- ")
