@@ -68,9 +68,10 @@ def occupancy(recording: Recording, capacity: Capacity, replicas: int = 1) -> Fi
             ],
         )
     )
-    limits = [{"tier": "device", "tokens": capacity.device_tokens * replicas}]
+    pools = replicas * capacity.extra.get("dp", 1)
+    limits = [{"tier": "device", "tokens": capacity.device_tokens * pools}]
     if capacity.host_tokens:
-        limits.append({"tier": "host", "tokens": capacity.host_tokens * replicas})
+        limits.append({"tier": "host", "tokens": capacity.host_tokens * pools})
     rules = (
         alt.Chart(rows_of([{**row, "label": f"{row['tier']} capacity"} for row in limits]))
         .mark_rule(strokeDash=[6, 4])

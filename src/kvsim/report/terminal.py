@@ -118,6 +118,7 @@ def _facts(summary: dict[str, Any], resolved: Resolved) -> list[tuple[str, str]]
     )
     if load:
         capacity = resolved.capacity
+        ranks = capacity.extra.get("dp", 1)  # ranks in lockstep: each has a pool of its own
         rows.append(
             (
                 "load",
@@ -128,8 +129,8 @@ def _facts(summary: dict[str, Any], resolved: Resolved) -> list[tuple[str, str]]
         rows.append(
             (
                 "memory",
-                f"device {load['device_tokens_mean']:,.0f} of {capacity.device_tokens:,} "
-                f"tokens, host {load['host_tokens_mean']:,.0f} of {capacity.host_tokens:,} (means while busy)",
+                f"device {load['device_tokens_mean']:,.0f} of {capacity.device_tokens * ranks:,} "
+                f"tokens, host {load['host_tokens_mean']:,.0f} of {capacity.host_tokens * ranks:,} (means while busy)",
             )
         )
     rows.append(

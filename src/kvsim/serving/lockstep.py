@@ -24,6 +24,13 @@ def round_robin(loads: Sequence[tuple[int, int]], given: int) -> int:
     return given % len(loads)
 
 
+def least_loaded(loads: Sequence[tuple[int, int]], given: int) -> int:
+    """Give the request to the rank with the fewest requests, the first of equals (SGLang --load-balance-method total_requests)."""
+    del given
+    totals = [running + waiting for running, waiting in loads]
+    return totals.index(min(totals))
+
+
 def least_weighted(loads: Sequence[tuple[int, int]], given: int) -> int:
     """Give the request to the rank with the smallest 4 x waiting + running, the first of equals (vLLM's data parallel client)."""
     del given

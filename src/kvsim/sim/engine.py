@@ -19,6 +19,7 @@ from simpy.exceptions import Interrupt
 from kvsim.errors import InvariantError
 from kvsim.serving.lockstep import LockstepStep
 from kvsim.serving.port import ABORTED, FINISHED, REFUSED, Request, Settled, Step
+from kvsim.sim.rank_links import RankLinks, links_of_rank
 from kvsim.sim.source import urgent_at
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Engine:
         env: Environment,
         scheduler: Scheduler,
         step_time: StepTime,
-        links: Links,
+        links: Links | RankLinks,
         recorder: Recorder,
         *,
         replica: int = 0,
@@ -210,10 +211,10 @@ class Engine:
         if flight.exposed or step.load_tokens:
             self._note_load(flight)
 
-    def _step_end(self, step: Step, start: int) -> tuple[int, int]:
+    def _step_end(self, step: Step, start: int, rank: int = 0) -> tuple[int, int]:
         """Return when a step that starts at ``start`` ends, and how much of that is an exposed wait for a load."""
         if isinstance(step, LockstepStep):
-            ends = [self._step_end(own, start) for own in step.ranks if own is not None]
+            ends = [self._step_end(own, start, number) for number, own in enumerate(step.ranks) if own is not None]
             return max(end for end, _ in ends), max(exposed for _, exposed in ends)
         if step.kind == "decode":
             compute = self.time.decode_ps(step.decode_batch, step.sum_context)
@@ -223,16 +224,18 @@ class Engine:
             )
         if step.load_ticket is None:
             return start + compute, 0
-        end = self.links.finish_with_load(step.load_ticket, start, compute, self.time.layers)
+        end = links_of_rank(self.links, rank).finish_with_load(step.load_ticket, start, compute, self.time.layers)
         return end, end - start - compute
 
     def _note_load(self, flight: InFlight) -> None:
         for request, _, _ in flight.step.prefills:
             if request.first_token_ps is None:
                 request.load_wait_ps += flight.exposed
-        if flight.step.load_ticket is not None:
-            duration = self.links.duration(flight.step.load_ticket)
-            for request in flight.step.admitted:
+        for rank, step in enumerate(flight.step.ranks if isinstance(flight.step, LockstepStep) else [flight.step]):
+            if step is None or step.load_ticket is None:
+                continue
+            duration = links_of_rank(self.links, rank).duration(step.load_ticket)
+            for request in step.admitted:
                 if request.host_hit:
                     request.load_ps += duration
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import simpy
 
-from kvsim.cost.build import build_links, build_step_time
+from kvsim.cost.build import build_step_time
 from kvsim.errors import Infeasible
 from kvsim.record.recorder import UNFINISHED, Recorder
 from kvsim.record.recording import Recording
-from kvsim.sim.build import build_scheduler
+from kvsim.sim.build import build_rank_links, build_scheduler
 from kvsim.sim.engine import Engine
 from kvsim.sim.source import Source, urgent_at
 
@@ -86,7 +86,7 @@ class Machine:
         self.events = 0
 
     def _engine(self, replica: int, exact_steps: bool) -> Engine:
-        links = build_links(self.resolved)
+        links = build_rank_links(self.resolved)
         scheduler = build_scheduler(self.resolved, links)
         step_time = build_step_time(self.resolved)
         return Engine(self.env, scheduler, step_time, links, self.recorder, replica=replica, exact_steps=exact_steps)

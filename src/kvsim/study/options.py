@@ -161,7 +161,8 @@ def _point(base: dict[str, Any], sets: list[str], replication: int) -> Outcome:
     if resolved.capacity.infeasible:
         return resolved.digest, None, facts, "; ".join(resolved.capacity.infeasible)
     recording = simulate(resolved, client=client_of(resolved, replication))
-    bound = binding(recording, resolved.capacity.device_tokens, resolved.capacity.max_running_requests)
+    ranks = resolved.capacity.extra.get("dp", 1)
+    bound = binding(recording, resolved.capacity.device_tokens * ranks, resolved.capacity.max_running_requests * ranks)
     summary = {**summarise(recording), "batches": batch_means(recording), "binding": bound}
     return resolved.digest, json.loads(json.dumps(summary, allow_nan=False)), facts, ""
 
