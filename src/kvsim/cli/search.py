@@ -16,7 +16,7 @@ def search(
     scenario: str | None = None,
     /,
     *,
-    key: str | None = None,
+    key: Annotated[list[str] | None, Parameter(negative="")] = None,
     from_: Annotated[float | None, Parameter(name="--from")] = None,
     to: float | None = None,
     smallest: bool = False,
@@ -39,6 +39,7 @@ def search(
         A scenario file or a bundled name, with an `slo:` block.
     key
         What to search; by default the rate of the workload. engine.hicache.ratio, hardware.host_ram and others with --smallest.
+        Several as key=low..high (repeatable): the cheapest combination that meets the SLO (Optuna).
     from_
         Where to start; by default a hundredth of the scenario's value (a load), or 0.
     to
@@ -57,12 +58,14 @@ def search(
     from kvsim.cli.study_common import interrupted, scenario_of
     from kvsim.study.executor import cluster_executor
     from kvsim.study.point import plain_scenario
-    from kvsim.study.search import load_key
+    from kvsim.study.search import is_whole, load_key
     from kvsim.study.search import search as run
     from kvsim.study.store import Store
 
     base = plain_scenario(scenario_of(scenario, set_, hardware, model, command))
-    chosen = key or load_key(base)
+    if key is not None and (len(key) > 1 or "=" in key[0]):
+        return _several(base, key, output, json)
+    chosen = key[0] if key else load_key(base)
     low, high = _range(base, chosen, from_, to, smallest)
     progress = Progress("runs", None)
     with interrupted(output), cluster_executor(cluster) as executor:
@@ -74,7 +77,7 @@ def search(
                 high,
                 largest=not smallest,
                 tolerance=tolerance,
-                whole=_is_whole(chosen),
+                whole=is_whole(chosen),
                 workers=workers,
                 executor=executor,
                 store=Store(output) if output else None,
@@ -90,12 +93,33 @@ def search(
     return 0 if found.meets is not None else 1
 
 
-def _is_whole(key: str) -> bool:
-    return key.rpartition(".")[2] in ("users", "replicas", "tp", "max_running_requests", "sessions", "concurrency", "page_size")
+def _several(base: dict[str, Any], keys: list[str], output: str | None, json: bool) -> int:
+    """Search several settings at once and print the cheapest point that meets the SLO."""
+    from kvsim.study.design import parse_range
+    from kvsim.study.search import cheapest
+    from kvsim.study.store import Store
+
+    ranges = dict(parse_range(text) for text in keys)
+    progress = Progress("runs", None)
+    try:
+        best, rows = cheapest(base, ranges, store=Store(output) if output else None, progress=progress)
+    finally:
+        progress.close()
+    good = sum(1 for row in rows if row["spare"] >= 0)
+    words = "no point tried meets the SLO" if best is None else ", ".join(f"{key}={value:g}" for key, value in best.items())
+    text = f"{words}: the cheapest of {good} points that meet the SLO, of {len(rows)} tried" if best else f"{words} ({len(rows)} tried)"
+    if json:
+        emit_json({"best": best, "sentence": text, "trials": rows})
+    else:
+        from rich.text import Text
+
+        show(Text(text, style="bold"))
+    return 0 if best else 1
 
 
 def _range(base: dict[str, Any], key: str, low: float | None, high: float | None, smallest: bool) -> tuple[float, float]:
     from kvsim.errors import ConfigError
+    from kvsim.study.search import is_whole
 
     at: Any = base
     for step in key.split("."):
@@ -105,7 +129,7 @@ def _range(base: dict[str, Any], key: str, low: float | None, high: float | None
     if (low is None or high is None) and (isinstance(at, bool) or not isinstance(at, (int, float))):
         raise ConfigError(f"search of {key}: the scenario gives it no number to start from; give --from and --to")
     if low is None:
-        low = 0.0 if smallest else max(1.0, round(float(at) / 100)) if _is_whole(key) else float(at) / 100
+        low = 0.0 if smallest else max(1.0, round(float(at) / 100)) if is_whole(key) else float(at) / 100
     return low, float(at) * 4 if high is None else high
 
 
@@ -137,4 +161,8 @@ def _print(found: Found) -> None:
     tail = (
         f"Wanted: {100 * found.wanted:g} % of requests within the SLO. Same random numbers at every value; ± are 95 % half-widths; a value "
     )
-    show(table, Text(found.sentence(), style="bold"), Text(tail + "is met or missed only if 1.4 times its interval lies on one side.", style="dim"))
+    show(
+        table,
+        Text(found.sentence(), style="bold"),
+        Text(tail + "is met or missed only if 1.4 times its interval lies on one side.", style="dim"),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -9,6 +10,7 @@ from cyclopts import Parameter
 from kvsim.cli.common import Command, Hardware, Json, Model, Progress, Set, emit_json, show
 
 if TYPE_CHECKING:
+    from kvsim.study.fleet import Fleet
     from kvsim.study.sweep import Result, Study
 
 
@@ -24,6 +26,7 @@ def sweep(
     replications: int | None = None,
     precision: float | None = None,
     points: int | None = None,
+    budget: float | None = None,
     workers: int = 2,
     cluster: str | None = None,
     output: Annotated[str | None, Parameter(name=["--output", "-o"])] = None,
@@ -44,6 +47,8 @@ def sweep(
         Add replications to each point until the half-width of mean TTFT is this share of it (0.05), or say why not.
     points
         So many points of a Latin hypercube over the axes given as ranges.
+    budget
+        Money per hour: compare fleets of that cost, more machines against more RAM each (needs the scenario's `cost:`).
     workers
         Local processes.
     cluster
@@ -64,6 +69,10 @@ def sweep(
     require(report=report)
     base = scenario_of(scenario, set_, hardware, model, command)
     axes, chosen = chosen_points(axis, points, base.run.seed)
+    affordable = _fleets(base, budget, axis) if budget is not None else []
+    if affordable:
+        chosen = [fleet.point for fleet in affordable]
+        axes = {key: list(dict.fromkeys(point[key] for point in chosen)) for key in chosen[0]}
     progress = Progress("points done", None)
     with interrupted(output), cluster_executor(cluster) as executor:
         try:
@@ -87,13 +96,14 @@ def sweep(
         emit_json(
             {
                 "axes": study.axes,
-                "advice": _advice(study),
+                "advice": _advice(study, affordable),
+                "fleets": [asdict(fleet) for fleet in affordable],
                 "precision": study.precision_notes,
                 "points": [{**r.point, "replication": r.replication, **headline(r), "summary": r.summary} for r in study.results],
             }
         )
     else:
-        _print(study)
+        _print(study, affordable)
     return 0
 
 
@@ -109,18 +119,32 @@ def _keep(study: Study, base: Any, output: str | None, report: str | None) -> No
         write_study_report(study, report, data)
 
 
-def _advice(study: Study) -> str | None:
+def _fleets(base: Any, budget: float, axis: list[str] | None) -> list[Fleet]:
+    from kvsim.errors import ConfigError
+    from kvsim.study.fleet import fleets
+    from kvsim.study.point import plain_scenario
+
+    if axis:
+        raise ConfigError("--budget chooses the points itself: leave --axis out")
+    return fleets(plain_scenario(base), budget)
+
+
+def _advice(study: Study, affordable: list[Fleet]) -> str | None:
+    if affordable:
+        from kvsim.study.fleet import fleet_sentence
+
+        return fleet_sentence(study, affordable)
     from kvsim.study.advice import ratio_advice
 
-    return ratio_advice(study) if "engine.hicache.ratio" in study.axes else None
+    return ratio_advice(study) if list(study.axes) == ["engine.hicache.ratio"] else None
 
 
-def _print(study: Study) -> None:
+def _print(study: Study, affordable: list[Fleet]) -> None:
     from rich.text import Text
 
     from kvsim.report.study_table import sweep_table
 
-    advice = _advice(study)
+    advice = _advice(study, affordable)
     parts: list[Any] = [sweep_table(study)]
     if advice:
         parts.append(Text(advice, style="bold"))

@@ -86,3 +86,11 @@ def _parse_range(text: str) -> tuple[str, tuple[float, float]] | None:
     if not bounds[0] < bounds[1]:
         raise ConfigError(f"--axis {text!r:.80}: a range is key=low..high with numbers, low below high")
     return key.strip(), bounds
+
+
+def parse_range(text: str) -> tuple[str, tuple[float, float]]:
+    """Return (key, (low, high)) of ``key=low..high``. Raises ConfigError."""
+    found = _parse_range(text)
+    if found is None:
+        raise ConfigError(f"{text!r:.80}: must be key=low..high, for example engine.hicache.ratio=0..8")
+    return found

@@ -292,3 +292,50 @@ def search_several(
     good = [row for row in rows if row["spare"] >= 0]
     best = min(good, key=lambda row: row["cost"]) if good else None
     return (None if best is None else {key: best[key] for key in ranges}), rows
+
+
+def cheapest(
+    base: dict[str, Any],
+    ranges: dict[str, tuple[float, float]],
+    *,
+    trials: int = 40,
+    store: Store | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[dict[str, float] | None, list[dict[str, Any]]]:
+    """Search several settings for the cheapest point that meets the SLO; settings of whole numbers are rounded.
+
+    Cost: per hour if the scenario has prices (``cost:``), else GB of host RAM over all machines plus 10,000 per machine.
+    Raises MissingExtra, ConfigError.
+    """
+    slo = base.get("slo") or {}
+    if not any(slo.get(name) is not None for name in ("ttft", "tpot", "e2e")):
+        raise ConfigError("slo: is missing; a search needs one, for example --set slo.ttft=10s --set slo.tpot=100ms")
+    wanted, done = float(slo.get("attainment") or 0.99), 0
+
+    def evaluate(point: dict[str, float]) -> tuple[float, float]:
+        nonlocal done
+        shown = {key: round(value) if is_whole(key) else float(f"{value:.3g}") for key, value in point.items()}
+        outcome = outcomes([(base, settings(shown), 0)], store=store)[0]
+        done += 1
+        if progress is not None:
+            progress(done)
+        if outcome[1] is None:
+            return WORST, -1.0
+        machines = int(shown.get("replicas", base.get("replicas", 1)))
+        return _cost_of(base, outcome[2], machines), float(outcome[1]["slo"]["attainment"] or 0.0) - wanted
+
+    best, rows = search_several(ranges, evaluate, trials=trials, seed=int((base.get("run") or {}).get("seed", 1)))
+    return best and {key: float(round(value)) if is_whole(key) else float(f"{value:.3g}") for key, value in best.items()}, rows
+
+
+def _cost_of(base: dict[str, Any], capacity: dict[str, Any], machines: int) -> float:
+    cost, ram = base.get("cost") or {}, float(capacity["host_bytes_total"]) / 1e9
+    if cost.get("per_gpu_hour") is None:
+        return machines * (10_000 + ram)
+    gpus, per_gpu, per_gb = int(capacity["ranks"]), float(cost["per_gpu_hour"]), float(cost.get("per_gb_ram_hour") or 0.0)
+    return machines * (gpus * per_gpu + float(ram) * per_gb)
+
+
+def is_whole(key: str) -> bool:
+    """Tell whether a setting takes whole numbers only."""
+    return key.rpartition(".")[2] in ("users", "replicas", "tp", "max_running_requests", "sessions", "concurrency", "page_size")
