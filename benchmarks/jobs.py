@@ -98,7 +98,19 @@ def curve() -> dict[str, Any]:
     return {"curve_cpu_s": time.process_time() - start}
 
 
-JOBS: dict[str, Callable[..., dict[str, Any]]] = {"simulate": simulate, "grown": grown, "outputs": outputs, "sweep": sweep, "curve": curve}
+def vllm() -> dict[str, Any]:
+    """Simulate the trace under vLLM's rules, block 16, with CPU offload."""
+    return simulate(scenario=str(HERE / "scenarios" / "mooncake-vllm.yaml"))
+
+
+JOBS: dict[str, Callable[..., dict[str, Any]]] = {
+    "simulate": simulate,
+    "grown": grown,
+    "outputs": outputs,
+    "sweep": sweep,
+    "curve": curve,
+    "vllm": vllm,
+}
 
 
 def main() -> None:
