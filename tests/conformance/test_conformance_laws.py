@@ -14,6 +14,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
 
+import itertools
+
 from sim_world import ListClient, request, run_specs, summary_of, toy
 
 from kvsim.config.load import load, load_data
@@ -204,12 +206,12 @@ def test_27_copies_of_one_direction_never_overlap() -> None:
     recording = run_specs(chats(), HOST.format(30_000), "links.d2h=0.2GB/s", "links.h2d=0.2GB/s")
     for way in ("h2d", "d2h"):
         rows = sorted((row[3], row[4]) for row in recording.transfers if row[1] == way)
-        assert all(a[1] <= b[0] for a, b in zip(rows, rows[1:], strict=False))
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(rows))
 
 
 def test_28_steps_never_overlap() -> None:
     rows = sorted((row[2], row[3]) for row in run_specs(chats(), HOST.format(30_000)).steps)
-    assert all(a[1] <= b[0] for a, b in zip(rows, rows[1:], strict=False))
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(rows))
 
 
 def test_29_occupancy_stays_within_the_pools() -> None:
