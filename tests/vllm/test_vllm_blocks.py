@@ -209,7 +209,7 @@ def test_the_block_caches_agree_at_length() -> None:
 
     run_state_machine_as_test(
         BlockCacheMachine,
-        settings=settings(max_examples=1500, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)),
+        settings=settings(max_examples=600, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)),
     )
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """Every rule, changed alone, is caught by a recording. Those that no recording decides are listed with the reason."""
 
 from __future__ import annotations

@@ -87,3 +87,14 @@ def test_printed_values_win_over_the_derivation() -> None:
 def test_impossible_settings_are_errors(override: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         resolve(load("anchor-vllm", [override, "engine.max_num_seqs=200"]))
+
+
+def test_the_options_of_a_vllm_scenario_can_all_be_resolved() -> None:
+    from kvsim.study.options import variants
+
+    resolved = resolve(load("anchor-vllm"))
+    options = variants(resolved)
+    assert {"as is", "no CPU tier", "fp8 KV", "synchronous"} <= {option.name for option in options}
+    for option in options:
+        changed = resolve(load("anchor-vllm", list(option.sets)))
+        assert not changed.capacity.infeasible, option.name

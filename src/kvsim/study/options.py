@@ -110,7 +110,32 @@ def variants(resolved: Resolved) -> list[Option]:
 
 
 def _vllm_variants(resolved: Resolved) -> list[Option]:
-    return [_twice(resolved)]
+    engine = resolved.scenario.engine
+    out = _cpu_tiers(resolved) if resolved.engine.rules.connectors else []
+    if resolved.engine.connector and engine.offload.connector == "offloading":
+        if resolved.engine.offload_prompt_only:
+            out.append(Option("answers stored too", ("engine.offload.offload_prompt_only=false",)))
+        out.append(Option("SimpleCPUOffload", ("engine.offload.connector=simple",)))
+    if engine.kv_cache_dtype == "auto" and engine.num_gpu_blocks_override is None and engine.gpu_kv_cache_tokens is None:
+        out.append(Option("fp8 KV", ("engine.kv_cache_dtype=fp8",), "memory only: an fp8 kernel's speed is not known here"))
+    tokens = 2048 if resolved.engine.max_num_batched_tokens > 2048 else 8192
+    seqs = min(resolved.engine.max_num_seqs, tokens)
+    out.append(Option(f"batched tokens {tokens}", (f"engine.max_num_batched_tokens={tokens}", f"engine.max_num_seqs={seqs}")))
+    if engine.async_scheduling:
+        out.append(Option("synchronous", ("engine.async_scheduling=false",)))
+    out.append(_twice(resolved))
+    return out
+
+
+def _cpu_tiers(resolved: Resolved) -> list[Option]:
+    """CPU tiers of 0, 1, 2 and 4 device pools; the flag is GiB in total over the ranks."""
+    pool = resolved.capacity.device_pool_bytes * resolved.capacity.ranks / 2**30
+    out = []
+    for times in (0, 1, 2, 4):
+        size = round(times * pool, 1)
+        if abs(size - resolved.scenario.engine.kv_offloading_size) > 0.05 * pool:
+            out.append(Option(f"CPU tier {size:g} GiB" if times else "no CPU tier", (f"engine.kv_offloading_size={size}",)))
+    return out
 
 
 def _twice(resolved: Resolved) -> Option:
