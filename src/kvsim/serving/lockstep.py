@@ -8,6 +8,7 @@ rank that it was given to.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from kvsim.serving.port import Request, Scheduler, Settled, Step
@@ -67,12 +68,16 @@ class LockstepOccupancy:
 
     def __init__(self, ranks: Sequence[Scheduler]) -> None:
         self._ranks = ranks
+        self._readers: dict[str, Callable[[Scheduler], int]] = {}
 
     def __getattr__(self, name: str) -> int:
         """Return the sum of one counter over the ranks."""
         if name.startswith("_"):
             raise AttributeError(name)
-        return sum(getattr(rank.occupancy, name) for rank in self._ranks)
+        read = self._readers.get(name)
+        if read is None:
+            self._readers[name] = read = attrgetter(f"occupancy.{name}")
+        return sum(map(read, self._ranks))
 
 
 class LockstepScheduler:
