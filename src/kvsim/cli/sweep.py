@@ -73,7 +73,7 @@ def sweep(
     if affordable:
         chosen = [fleet.point for fleet in affordable]
         axes = {key: list(dict.fromkeys(point[key] for point in chosen)) for key in chosen[0]}
-    progress = Progress("points done", None)
+    progress = Progress("runs done", None if precision else _runs(base, axes, chosen, replications))
     with interrupted(output), cluster_executor(cluster) as executor:
         try:
             study = run(
@@ -99,6 +99,7 @@ def sweep(
                 "advice": _advice(study, affordable),
                 "fleets": [asdict(fleet) for fleet in affordable],
                 "precision": study.precision_notes,
+                "estimates": study.estimates(),
                 "points": [{**r.point, "replication": r.replication, **headline(r), "summary": r.summary} for r in study.results],
             }
         )
@@ -117,6 +118,14 @@ def _keep(study: Study, base: Any, output: str | None, report: str | None) -> No
         write_study(study, output, data)
     if report:
         write_study_report(study, report, data)
+
+
+def _runs(base: Any, axes: dict[str, list[Any]] | None, points: list[Any] | None, replications: int | None) -> int:
+    """Return how many runs a sweep has."""
+    from kvsim.study.design import grid
+
+    count = len(points) if points is not None else len(grid(axes if axes is not None else base.study.axes))
+    return count * int(replications or base.run.replications)
 
 
 def _fleets(base: Any, budget: float, axis: list[str] | None) -> list[Fleet]:
@@ -146,6 +155,8 @@ def _print(study: Study, affordable: list[Fleet]) -> None:
 
     advice = _advice(study, affordable)
     parts: list[Any] = [sweep_table(study)]
+    if any(row["replications"] > 1 for row in study.estimates()):
+        parts.append(_interval_table(study))
     if advice:
         parts.append(Text(advice, style="bold"))
     parts.append(
@@ -155,6 +166,33 @@ def _print(study: Study, affordable: list[Fleet]) -> None:
         )
     )
     show(*parts)
+
+
+def _interval_table(study: Study) -> Any:
+    """Return means over replications with their 95 % t intervals."""
+    from rich.table import Table
+
+    table = Table(title="means over replications ± 95 %", title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
+    shown = {
+        "ttft_mean_s": "TTFT mean s",
+        "ttft_p99_s": "TTFT p99 s",
+        "tpot_mean_s": "TPOT s",
+        "hit_rate": "hit rate",
+        "attainment": "within SLO",
+    }
+    table.add_column("point", overflow="fold")
+    for title in ("runs", *shown.values()):
+        table.add_column(title, justify="right")
+    for row in study.estimates():
+        label = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in row["point"].items()) or "as is"
+        table.add_row(label, str(row["replications"]), *(_interval(row["figures"].get(name)) for name in shown))
+    return table
+
+
+def _interval(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "-"
+    return f"{found['mean']:.3g}" + ("" if found["half_width"] is None else f" ± {found['half_width']:.2g}")
 
 
 def _notes(results: list[Result], precision: list[str]) -> str:

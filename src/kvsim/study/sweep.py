@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     from kvsim.study.store import Store
 
 MOST_REPLICATIONS = 32
+#: Headline figures that have a mean over replications.
+ESTIMATED = (
+    "hit_rate",
+    "ttft_mean_s",
+    "ttft_p50_s",
+    "ttft_p99_s",
+    "tpot_mean_s",
+    "output_tokens_per_s",
+    "goodput_requests_per_s",
+    "attainment",
+)
 
 __all__ = ["Result", "Study", "capacity_facts", "headline", "outcomes", "run_point", "sweep"]
 
@@ -54,6 +65,19 @@ class Study:
         for result in self.results:
             seen.setdefault(repr(result.point), (result.point, []))[1].append(result)
         yield from seen.values()
+
+    def estimates(self) -> list[dict[str, Any]]:
+        """Return one row per point: each headline figure's mean over replications with its 95 % half-width (None for one replication)."""
+        rows = []
+        for point, results in self.points():
+            figures = [headline(result) for result in results if result.summary is not None]
+            row: dict[str, Any] = {"point": point, "replications": len(figures), "figures": {}}
+            for name in ESTIMATED if figures else ():
+                values = [figure[name] for figure in figures if figure[name] is not None]
+                found = replication_estimate(values)
+                row["figures"][name] = {"mean": found.mean, "half_width": found.half_width} if values else None
+            rows.append(row)
+        return rows
 
     def frame(self) -> pd.DataFrame:
         """Return one row per point and replication: axes, feasibility, the headline figures."""
