@@ -9,7 +9,7 @@ from typing import Any
 
 from kvsim.errors import TraceError
 from kvsim.workload.formats_jsonl import _at, rows_of
-from kvsim.workload.raw import PS, Raw, Skip, ps_of, tokens_of
+from kvsim.workload.raw import PS, Raw, Skip, count_or_none, ps_of, tokens_of
 
 MAX_DOCUMENT = 1 << 30
 TOKENS_PER_WORD = 1.3
@@ -48,6 +48,8 @@ def vllm_bench(data: bytes, origin: str, rate: float | None) -> Iterator[Raw | S
     starts, failures = _at(row, "start_times"), _at(row, "errors") or []
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
         raise TraceError(origin, 1, "no input_lens and output_lens of equal length (run the benchmark with --save-detailed)")
+    if not isinstance(failures, list):
+        raise TraceError(origin, 1, "errors must be a list")
     if isinstance(starts, list) and len(starts) != len(inputs):
         raise TraceError(origin, 1, f"{len(starts)} start_times for {len(inputs)} requests")
     per_s = rate or _at(row, "request_rate")
@@ -100,14 +102,21 @@ def _pairs(turns: list[Any]) -> list[tuple[str, str]]:
 def otel(data: bytes, origin: str) -> Iterator[Raw | Skip]:
     """Yield gen_ai spans of OTLP JSON; ns and counts may be text."""
     root = document(data, origin)
-    for resource in _at(root, "resourceSpans") or []:
-        for scope in _at(resource, "scopeSpans") or []:
-            for number, span in enumerate(_at(scope, "spans") or [], 1):
+    for resource in _list(root, "resourceSpans", origin):
+        for scope in _list(resource, "scopeSpans", origin):
+            for number, span in enumerate(_list(scope, "spans", origin), 1):
                 yield _span(span, origin, number)
 
 
+def _list(row: Any, name: str, origin: str) -> list[Any]:
+    value = _at(row, name)
+    if value is not None and not isinstance(value, list):
+        raise TraceError(origin, 1, f"{name} must be a list")
+    return value or []
+
+
 def _span(span: Any, origin: str, number: int) -> Raw | Skip:
-    values = {str(_at(a, "key")): _plain(_at(a, "value")) for a in _at(span, "attributes") or []}
+    values = {str(_at(a, "key")): _plain(_at(a, "value")) for a in _list(span, "attributes", origin)}
     prompt = values.get("gen_ai.usage.input_tokens", values.get("gen_ai.usage.prompt_tokens"))
     output = values.get("gen_ai.usage.output_tokens", values.get("gen_ai.usage.completion_tokens"))
     if prompt is None:
@@ -119,7 +128,7 @@ def _span(span: Any, origin: str, number: int) -> Raw | Skip:
         tokens_of(_integer(prompt), origin, number, "gen_ai.usage.input_tokens", least=1), tokens_of(_integer(output or 0), origin, number, "gen_ai.usage.output_tokens"),
         id=str(_at(span, "spanId") or ""), session=None if session is None else str(session),
         end_ps=None if end is None else ps_of(_integer(end), 1000, origin, number, "endTimeUnixNano"),
-        cached=_integer(values["gen_ai.usage.cache_read.input_tokens"]) if values.get("gen_ai.usage.cache_read.input_tokens") is not None else None,
+        cached=count_or_none(_integer(values.get("gen_ai.usage.cache_read.input_tokens")), origin, number, "gen_ai.usage.cache_read.input_tokens"),
     )  # fmt: skip
 
 
@@ -154,7 +163,7 @@ def access_log(lines: Iterable[str], origin: str) -> Iterator[Raw | Skip]:
             yield Raw(
                 line, _log_time(fields, text, origin, line), tokens_of(_integer(fields["prompt_tokens"]), origin, line, "prompt_tokens", least=1),
                 tokens_of(_integer(fields.get("completion_tokens", "0")), origin, line, "completion_tokens"), id=fields.get("request_id", ""), session=fields.get("session"),
-                cached=_integer(fields["cached_tokens"]) if "cached_tokens" in fields else None,
+                cached=count_or_none(_integer(fields.get("cached_tokens")), origin, line, "cached_tokens"),
             )  # fmt: skip
 
 

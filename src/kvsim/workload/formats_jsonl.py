@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kvsim.errors import TraceError
-from kvsim.workload.raw import PS, Raw, Skip, date_ps, epoch_unit, ps_of, tokens_of
+from kvsim.workload.raw import PS, Raw, Skip, count_or_none, date_ps, epoch_unit, ps_of, tokens_of
 
 MS = 10**9
 US = 10**6
@@ -57,6 +57,8 @@ def bailian(lines: Iterable[bytes], origin: str, block: int) -> Iterator[Raw | S
     roots: dict[object, tuple[str, int]] = {}
     for line, row in rows_of(lines, origin):
         chat, parent = row.get("chat_id"), row.get("parent_chat_id", -1)
+        if isinstance(chat, (list, dict)) or isinstance(parent, (list, dict)):
+            raise TraceError(origin, line, "chat_id and parent_chat_id must be numbers or text")
         session, turn = roots.get(parent, (f"{chat}", -1)) if parent != -1 else (f"{chat}", -1)
         roots[chat] = (session, turn + 1)
         yield Raw(
@@ -85,7 +87,7 @@ def aiperf(lines: Iterable[bytes], origin: str) -> Iterator[Raw | Skip]:
                 line, ps_of(_need(meta, origin, line, "request_start_ns"), NS, origin, line, "request_start_ns"),
                 tokens_of(_at(row, "metrics", "input_sequence_length", "value"), origin, line, "input_sequence_length", least=1),
                 tokens_of(_at(row, "metrics", "output_sequence_length", "value") or 0, origin, line, "output_sequence_length"),
-                id=str(_at(meta, "x_request_id") or ""), session=_text(_at(meta, "conversation_id")), turn=_at(meta, "turn_index") or 0,
+                id=str(_at(meta, "x_request_id") or ""), session=_text(_at(meta, "conversation_id")), turn=count_or_none(_at(meta, "turn_index"), origin, line, "turn_index") or 0,
                 end_ps=None if end is None else ps_of(end, NS, origin, line, "request_end_ns"),
             )  # fmt: skip
 
@@ -148,7 +150,7 @@ def dynamo(lines: Iterable[bytes], origin: str) -> Iterator[Raw | Skip]:
             None if hashes is None else ids_of(hashes, origin, line, "input_sequence_hashes"),
             tokens_of(_at(replay, "trace_block_size") or 64, origin, line, "trace_block_size", least=1), id=str(_at(request, "request_id") or ""),
             session=_text(_at(row, "agent_context", "session_id")), end_ps=None if total is None else start + ps_of(total, MS, origin, line, "total_time_ms"),
-            cached=_at(request, "cached_tokens"),
+            cached=count_or_none(_at(request, "cached_tokens"), origin, line, "cached_tokens"),
         )  # fmt: skip
 
 
@@ -203,7 +205,8 @@ def langfuse(lines: Iterable[bytes], origin: str) -> Iterator[Raw | Skip]:
                 line, start, tokens_of(usage.get("input"), origin, line, "usage_details.input", least=1),
                 tokens_of(usage.get("output") or 0, origin, line, "usage_details.output"), id=str(row.get("id", "")),
                 session=_text(row.get("session_id") or row.get("sessionId") or row.get("trace_id") or row.get("traceId")),
-                end_ps=None if end is None else date_ps(str(end), origin, line, "end_time"), cached=usage.get("input_cached_tokens"),
+                end_ps=None if end is None else date_ps(str(end), origin, line, "end_time"),
+                cached=count_or_none(usage.get("input_cached_tokens"), origin, line, "usage_details.input_cached_tokens"),
             )  # fmt: skip
 
 
@@ -277,9 +280,10 @@ def canonical_rows(lines: Iterable[bytes], origin: str) -> Iterator[Raw | Skip]:
         first = row.get("output_first")
         yield Raw(
             line, ps_of(_need(row, origin, line, "at_ps"), 1, origin, line, "at_ps"), prompt, tokens_of(_need(row, origin, line, "output"), origin, line, "output"),
-            id=str(row.get("id", "")), session=_text(row.get("session")), turn=row.get("turn") or 0, tenant=str(row.get("tenant") or ""),
-            scope=str(row.get("namespace") or ""), prompt=runs, output_first=first if isinstance(first, int) else None, think_ps=row.get("think_ps"),
-            end_ps=row.get("end_ps"),
+            id=str(row.get("id", "")), session=_text(row.get("session")), turn=count_or_none(row.get("turn"), origin, line, "turn") or 0, tenant=str(row.get("tenant") or ""),
+            scope=str(row.get("namespace") or ""), prompt=runs, output_first=count_or_none(first, origin, line, "output_first", 1 << 90),
+            think_ps=count_or_none(row.get("think_ps"), origin, line, "think_ps"),
+            end_ps=count_or_none(row.get("end_ps"), origin, line, "end_ps"),
         )  # fmt: skip
 
 

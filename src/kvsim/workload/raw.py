@@ -78,7 +78,7 @@ def ps_of(value: object, unit: int, origin: str, line: int, name: str) -> int:
     if found < 0:
         raise TraceError(origin, line, f"{name} is {value}; a negative time is not allowed")
     if found > 10**24 * 10**10:
-        raise TraceError(origin, line, f"{name} is {value:.3g}; too large for a time")
+        raise TraceError(origin, line, f"{name} is {value!r:.30}; too large for a time")
     return found
 
 
@@ -88,6 +88,17 @@ def tokens_of(value: object, origin: str, line: int, name: str, *, least: int = 
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_TOKENS:
         raise TraceError(origin, line, f"{name} is {value!r:.60}; must be a whole number from {least} to {MAX_TOKENS:,}")
+    return value
+
+
+def count_or_none(value: object, origin: str, line: int, name: str, limit: int = 1 << 62) -> int | None:
+    """Return a whole number from 0 that a file may leave out. Raises TraceError for anything else."""
+    if value is None:
+        return None
+    if isinstance(value, float) and value == value and abs(value) < 1 << 53 and value == int(value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
+        raise TraceError(origin, line, f"{name} is {value!r:.60}; must be a whole number from 0, or absent")
     return value
 
 

@@ -90,11 +90,28 @@ def text_lines(file: IO[bytes], origin: str) -> Iterator[str]:
 
 
 def whole(file: IO[bytes], origin: str) -> bytes:
-    """Return a whole document of bounded size."""
+    """Return a whole document: at most 1 GiB, and at most a hundred times what a compressed file occupies. Raises TraceError."""
+    limit = _bound(origin)
+    pieces: list[bytes] = []
+    size = 0
     try:
-        data = file.read(MAX_DOCUMENT + 1)
-    except (OSError, EOFError, zlib.error) as error:
+        while piece := file.read(1 << 20):
+            pieces.append(piece)
+            size += len(piece)
+            if size > limit:
+                raise TraceError(
+                    origin, None, f"a single document of more than {limit >> 20:,} MiB (1 GiB, or 100 times the compressed size); split it"
+                )
+    except TraceError:
+        raise
+    except Exception as error:  # OSError, EOFError, zlib.error, zstandard's own error class
         raise TraceError(origin, None, f"damaged or truncated: {error}") from None
-    if len(data) > MAX_DOCUMENT:
-        raise TraceError(origin, None, f"a single document larger than {MAX_DOCUMENT >> 30} GiB; split it into shards")
-    return data
+    return b"".join(pieces)
+
+
+def _bound(origin: str) -> int:
+    try:
+        stored = Path(origin).stat().st_size
+    except (OSError, ValueError):
+        return MAX_DOCUMENT
+    return min(MAX_DOCUMENT, max(16 << 20, 100 * stored))
