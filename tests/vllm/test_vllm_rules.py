@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from vllm_world import MS, Fifo, simulate
+from vllm_world import MS, Fifo, random_world, simulate
 
 from kvsim.rules.vllm import OFFLOADING, RULES, SIMPLE, VllmParams
 from kvsim.serving.port import ABORTED, REFUSED
@@ -155,3 +155,10 @@ def test_a_reset_of_the_connector_empties_the_cpu_tier(connector: str) -> None:
     assert scheduler.occupancy.host_used > 0
     assert scheduler.reset_prefix_cache(reset_connector=True)
     assert scheduler.occupancy.host_used == 0
+
+
+def test_an_engine_that_goes_in_a_circle_gives_a_request_up() -> None:
+    settings, specs = random_world(1117)  # chunks of 40 tokens, blocks of 64, asynchronous, with a connector
+    recording, _ = simulate(settings, specs, exact_steps=False)
+    assert len(recording.requests) == len(specs)
+    assert any("in a circle" in row.reason for row in recording.requests)

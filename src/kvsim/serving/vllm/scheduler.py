@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from kvsim.workload.spec import RequestSpec
 
 
+#: Preemptions of the whole batch without a token in between, after which it is a circle.
+MOST_ROUNDS = 500
+
+
 class VllmScheduler(Passes):
     """Implements ``serving.port.Scheduler``.
 
@@ -34,6 +38,7 @@ class VllmScheduler(Passes):
         self._giving_up: list[VllmRequest] = []
         self.ended: list[Request] = []
         self._stuck = 0  # empty passes in a row with nothing under way
+        self._rounds = 0  # preemptions of the whole batch since the last token
 
     # ------------------------------------------------------------------ requests in and out
     def submit(self, spec: RequestSpec, now: int) -> VllmRequest:
@@ -122,6 +127,8 @@ class VllmScheduler(Passes):
                 self.process(step, now)
         if pending is not None:
             self.process(pending, now)
+        if step.preempted and not self.running:
+            self._break_circle(now)
         if step.kind != "idle":
             self._stuck = 0
             return step
@@ -134,13 +141,28 @@ class VllmScheduler(Passes):
             self._stuck = 0
             return
         self._stuck += 1
+        if self._stuck > 2:
+            self._stuck = 0
+            self._give_up_first(now, "the engine stalls: nothing runs and the first request in the queue does not fit")
+
+    def _break_circle(self, now: int) -> None:
+        """End the first request when everybody is admitted and preempted again and again without a single token.
+
+        Asynchronously with a connector one shortage can preempt the whole batch; with chunks below a block nothing is left of
+        it, and the engine would go round for ever.
+        """
+        self._rounds += 1
+        if self._rounds > MOST_ROUNDS:
+            self._rounds = 0
+            self._give_up_first(now, "the engine goes in a circle: the whole batch is preempted again and again")
+
+    def _give_up_first(self, now: int, why: str) -> None:
         queue = self._next_queue()
-        if self._stuck > 2 and queue is not None:
+        if queue is not None:
             request = queue.head()
             self.abort_now(request, now)
-            request.reason = "the engine stalls: nothing runs and the first request in the queue does not fit"
+            request.reason = why
             self.ended.append(request)
-            self._stuck = 0
 
     def settle(self, step: Step, now: int) -> Settled:
         """Process a step that ended at ``now``."""
@@ -148,13 +170,19 @@ class VllmScheduler(Passes):
         if self.connector.present:
             self.forwarded(step, now)
         if not self._giving_up:
-            return self.process(step, now)
+            return self._processed(step, now)
         gone = [request for request in self._giving_up if request.phase != ENDED]
         self._giving_up.clear()
         for request in gone:
             self.abort_now(request, now)
-        settled = self.process(step, now)
+        settled = self._processed(step, now)
         settled.finished.extend(gone)
+        return settled
+
+    def _processed(self, step: VllmStep, now: int) -> Settled:
+        settled = self.process(step, now)
+        if settled.emitted:
+            self._rounds = 0
         return settled
 
     def idle(self, now: int) -> None:
