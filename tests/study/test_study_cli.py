@@ -111,3 +111,17 @@ def test_misses_are_printed_with_the_run(capsys: pytest.CaptureFixture[str]):
     code, out, _ = run(capsys, "run", *TOY, "--misses")
     assert code == 0
     assert "never seen before" in out
+
+
+def test_a_run_with_replications_prints_means_with_intervals(capsys: pytest.CaptureFixture[str]):
+    code, out, _ = run(capsys, "run", *TOY, "--set", "run.replications=3", "--json")
+    figures = json.loads(out)["replications"]["figures"]
+    assert code == 0
+    assert figures["ttft_mean_s"]["half_width"] > 0
+
+
+def test_a_reached_precision_is_that_of_the_printed_mean(capsys: pytest.CaptureFixture[str]):
+    _, out, _ = run(capsys, "run", "toy", "--set", "run.precision=0.25", "--json")
+    found = json.loads(out)["replications"]
+    assert found["figures"]["ttft_mean_s"]["half_width"] <= 0.25 * found["figures"]["ttft_mean_s"]["mean"]
+    assert "reached with" in found["notes"][0]

@@ -8,6 +8,7 @@ from kvsim.cli.common import Progress, emit_json, note, show
 
 if TYPE_CHECKING:
     from kvsim.config.resolved import Resolved
+    from kvsim.study.sweep import Study
 
 
 def finish_run(
@@ -46,13 +47,33 @@ def finish_run(
 
         write_run(recording, summary, output)
     _artefacts(recording, summary, resolved, report=report, timeline=timeline, metrics=metrics, bench_json=bench_json, figures=figures)
+    repeated = _replications(resolved)
     if json:
-        emit_json({"scenario_digest": resolved.digest, **summary, "assumptions": list(resolved.capacity.assumptions)})
+        more = {} if repeated is None else {"replications": {**repeated.estimates()[0], "notes": repeated.precision_notes}}
+        emit_json({"scenario_digest": resolved.digest, **summary, **more, "assumptions": list(resolved.capacity.assumptions)})
     else:
         from kvsim.report.terminal import run_tables
 
         show(*run_tables(summary, resolved))
+        if repeated is not None:
+            from kvsim.cli.sweep import interval_table
+
+            show(interval_table(repeated), *repeated.precision_notes)
     return 1 if summary["slo"] is not None and not summary["slo"]["met"] else 0
+
+
+def _replications(resolved: Resolved) -> Study | None:
+    """Return the scenario repeated with other seeds if ``run.replications`` or ``run.precision`` ask for it."""
+    run = resolved.scenario.run
+    if run.replications == 1 and run.precision is None:
+        return None
+    from kvsim.study.sweep import sweep
+
+    progress = Progress("replications", None if run.precision else run.replications)
+    try:
+        return sweep(resolved.scenario, {}, workers=2, progress=progress)
+    finally:
+        progress.close()
 
 
 def _miss_observer(resolved: Resolved) -> Any:

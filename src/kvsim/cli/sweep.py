@@ -156,7 +156,7 @@ def _print(study: Study, affordable: list[Fleet]) -> None:
     advice = _advice(study, affordable)
     parts: list[Any] = [sweep_table(study)]
     if any(row["replications"] > 1 for row in study.estimates()):
-        parts.append(_interval_table(study))
+        parts.append(interval_table(study))
     if advice:
         parts.append(Text(advice, style="bold"))
     parts.append(
@@ -168,7 +168,7 @@ def _print(study: Study, affordable: list[Fleet]) -> None:
     show(*parts)
 
 
-def _interval_table(study: Study) -> Any:
+def interval_table(study: Study) -> Any:
     """Return means over replications with their 95 % t intervals."""
     from rich.table import Table
 

@@ -148,7 +148,7 @@ def _until_precise(
 
 def imprecision(results: Sequence[Result], precision: float) -> str | None:
     """Return why the mean TTFT of replications is not known to a relative ``precision``, or None if it is."""
-    means = [result.summary["ttft_s"]["mean_all"] for result in results if result.summary and result.summary["ttft_s"]]
+    means = [result.summary["ttft_s"]["mean"] for result in results if result.summary and result.summary["ttft_s"]]
     if len(means) < 3:
         return f"{len(means)} of at least 3 replications"
     estimate = replication_estimate(means)
