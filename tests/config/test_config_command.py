@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvsim.config.command import as_command, engine_of_command, parse_sglang, split_command
+from kvsim.config.command import as_command, parse_sglang, split_command
 from kvsim.config.load import load, load_data
 from kvsim.config.resolve import resolve
 from kvsim.errors import ConfigError
@@ -137,3 +137,32 @@ def test_a_server_log_wins_over_the_derivation(tmp_path: Any) -> None:
     capacity = resolve(load("hicache-ratio", found.overrides())).capacity
     assert capacity.device_tokens == 159_000
     assert any("printed by the engine" in line.source for line in capacity.lines)
+
+
+def test_a_running_servers_own_json_is_read(tmp_path: Any) -> None:
+    import json
+
+    told = {"model_path": "m", "tp_size": 4, "mem_fraction_static": 0.87, "enable_hierarchical_cache": True, "hicache_ratio": 3.0, "port": 30000, "max_total_num_tokens": 123456}
+    engine = engine_of(json.dumps(told))
+    assert (engine.tp, engine.mem_fraction_static, engine.hicache.ratio, engine.max_total_num_tokens) == (4, 0.87, 3.0, 123456)
+    file = tmp_path / "server.yaml"
+    file.write_text("tp-size: 2\npage-size: 64\nenable-hierarchical-cache: false\nhicache-ratio: 4\n")
+    again = engine_of(str(file))
+    assert (again.tp, again.page_size, again.hicache.ratio) == (2, 64, 0.0)
+    with pytest.raises(ConfigError, match="no argument of a server"):
+        engine_of('{"nothing": 1}')
+
+
+def test_explain_says_how_many_requests_fit_and_when_loading_pays() -> None:
+    from kvsim.report.explain import break_even, explain_text, fits_at_once
+
+    resolved = resolve(load("hicache-ratio"))
+    fits = fits_at_once(resolved)
+    assert fits is not None
+    assert fits["p50"]["at_once"] == 159_215 // fits["p50"]["tokens"]
+    even = break_even(resolved)
+    assert even is not None
+    assert even["load_s"] < even["recompute_s"]
+    assert even["load_one_rank_s"] <= even["load_s"] * 1.001
+    assert even["shortest_prefix_tokens"] is not None
+    assert max(len(line) for line in explain_text(resolved).splitlines()) <= 100

@@ -97,8 +97,7 @@ def read_damaged(path: Path) -> str:
     """Return "read" or the error's text; any other exception fails the test."""
     try:
         count = 0
-        for spec in open_trace(str(path)):
-            count += 1
+        for count, spec in enumerate(open_trace(str(path)), 1):
             assert spec.prompt_tokens > 0
             assert spec.output_tokens > 0
             assert spec.arrival_ps >= 0

@@ -95,7 +95,7 @@ NOT_MODELLED = {
     "--disaggregation-mode": "prefill-decode disaggregation is not modelled",
     "--enable-lora": "LoRA weights are not modelled (a LoRA id only separates prefixes)",
     "--enable-two-batch-overlap": "two-batch overlap is not modelled",
-    "--enable-prefill-delayer": "the prefill delayer is not modelled",
+    "--enable-prefill-delayer": "the prefill delayer is not reachable from a scenario (the scheduler has it)",
     "--prefill-decode-interval": "the prefill-decode interval (0.5.23) is not modelled",
     "--swa-full-tokens-ratio": "hybrid sliding-window pools are not modelled",
 }
@@ -114,6 +114,10 @@ class ParsedCommand:
 
 def engine_of_command(command: str) -> dict[str, Any]:
     """Return the engine block that a launch command states. Raises ConfigError with every fault."""
+    from kvsim.config.server_args import is_server_args, parse_server_args
+
+    if is_server_args(command):
+        return parse_server_args(command).engine
     words = split_command(command)
     return engine_of_vllm(words) if is_vllm(words) else parse_sglang(words).engine
 

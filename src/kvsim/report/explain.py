@@ -46,6 +46,7 @@ def explain_data(resolved: Resolved) -> dict[str, Any]:
         "assumptions": list(capacity.assumptions),
         "warnings": list(resolved.warnings),
         "break_even": break_even(resolved),
+        "fits_at_once": fits_at_once(resolved),
         **capacity.extra,
     }
 
@@ -133,6 +134,12 @@ def _answers(resolved: Resolved) -> list[str]:
         f"at most {capacity.max_running_requests:,} requests at once; decode above batch "
         f"{capacity.extra.get('cuda_graph_max_bs', '-')} runs without a CUDA graph (slower), it is not refused",
     )
+    fits = fits_at_once(resolved)
+    if fits:
+        counts = ", ".join(f"{entry['at_once']:,} of its {name} length ({entry['tokens']:,})" for name, entry in fits.items())
+        out += _wrapped(
+            "  - ", f"requests of this workload that fit the device at once: {counts}; prompt and output together, nothing shared"
+        )
     even = break_even(resolved)
     if even:
         out += _wrapped("  - ", even["text"])
@@ -154,27 +161,82 @@ def break_even(resolved: Resolved) -> dict[str, Any] | None:
     except KvsimError:
         return None
     tokens = min(8192, max(capacity.device_tokens // 2, 1))
-    prefill_s = time.prefill_ps(tokens, tokens * (tokens + 1), 0, 1, 0, 0, 0) * 1e-12
-    ticket = links.load(tokens, 0)
-    load_s = links.finish_time(ticket, 0) * 1e-12
+    prefill_s = _recompute_s(time, tokens)
+    load_s = _load_s(links, tokens)
     if prefill_s <= 0 or load_s <= 0:
         return None
     needed = tokens * capacity.kv_bytes_per_token / prefill_s
     have = tokens * capacity.kv_bytes_per_token / load_s
+    shortest = _shortest_worth(resolved, time)
     verdict = "beats" if load_s < prefill_s else "is slower than"
+    from_length = "no prefix is worth loading" if shortest is None else f"worth it from {shortest:,} tokens on"
+    alone = _alone_s(resolved, tokens)
     text = (
-        f"break-even: recomputing {tokens:,} tokens takes {prefill_s:.3g} s, loading them back on all "
-        f"ranks at once {load_s:.3g} s: loading {verdict} "
-        f"recomputing; the link needs {needed / 1e9:.3g} GB/s per GPU to break even and gives {have / 1e9:.3g} GB/s"
+        f"break-even: recomputing {tokens:,} tokens takes {prefill_s:.3g} s, loading them back on all ranks at once {load_s:.3g} s "
+        f"(one rank alone: {alone:.3g} s): loading {verdict} recomputing, {from_length}; the link needs {needed / 1e9:.3g} GB/s per GPU to break even "
+        f"and gives {have / 1e9:.3g} GB/s; layer by layer a load hides behind the step that needs it"
     )
     return {
         "tokens": tokens,
         "recompute_s": prefill_s,
         "load_s": load_s,
+        "load_one_rank_s": alone,
+        "shortest_prefix_tokens": shortest,
         "break_even_bytes_per_s": needed,
         "link_bytes_per_s": have,
         "text": text,
     }
+
+
+def _recompute_s(time: Any, tokens: int) -> float:
+    return float(time.prefill_ps(tokens, tokens * (tokens + 1), 0, 1, 0, 0, 0) * 1e-12)
+
+
+def _load_s(links: Any, tokens: int) -> float:
+    return float(links.finish_time(links.load(tokens, 0), 0) * 1e-12)
+
+
+def _alone_s(resolved: Resolved, tokens: int) -> float:
+    """Return the time of a load when only one rank copies: its own link, nobody on the shared paths."""
+    from kvsim.cost.build import build_links
+
+    links = build_links(resolved)
+    topology = links.topology
+    rate = topology.rates((0,), ())[0][0]
+    return tokens * resolved.capacity.kv_bytes_per_token / rate
+
+
+def _shortest_worth(resolved: Resolved, time: Any) -> int | None:
+    """Return the shortest prefix (a power of two of tokens) whose load is faster than computing it; the copies start at once."""
+    from kvsim.cost.build import build_links
+
+    for exponent in range(4, 18):
+        tokens = 1 << exponent
+        if tokens > resolved.capacity.device_tokens:
+            break
+        if _load_s(build_links(resolved), tokens) < _recompute_s(time, tokens):
+            return tokens
+    return None
+
+
+def fits_at_once(resolved: Resolved) -> dict[str, Any] | None:
+    """Return how many requests of the workload's mean, p50 and p95 length fit the device at once; None without a recipe."""
+    workload = resolved.scenario.workload
+    if workload is None or workload.kind == "trace":
+        return None
+    from kvsim.workload.build import build_client
+
+    client = build_client(workload, seed=resolved.scenario.run.seed, clients=resolved.scenario.clients)
+    lengths = []
+    while len(lengths) < 400 and (when := client.next_send()) is not None:
+        for spec in client.send(when):
+            lengths.append(spec.prompt_tokens + spec.output_tokens)
+            client.ended(spec.id, when, True)
+    if not lengths:
+        return None
+    lengths.sort()
+    picks = {"mean": sum(lengths) / len(lengths), "p50": lengths[len(lengths) // 2], "p95": lengths[int(0.95 * (len(lengths) - 1))]}
+    return {name: {"tokens": round(size), "at_once": int(resolved.capacity.device_tokens // max(size, 1))} for name, size in picks.items()}
 
 
 def _shown(value: float | int | str | None, unit: str) -> str:

@@ -55,9 +55,7 @@ class VllmEngine(Block):
     watermark: Annotated[Number, Field(ge=0, lt=1)] = 0.0
     performance_mode: Literal["balanced", "interactivity", "throughput"] = "balanced"
     enforce_eager: bool = False
-    kv_cache_dtype: Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_ds_mla", "nvfp4"] = (
-        "auto"
-    )
+    kv_cache_dtype: Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_ds_mla", "nvfp4"] = "auto"
     attention_backend: Name | None = None
     kv_offloading_size: Annotated[Number, Field(ge=0)] = 0
     kv_offloading_backend: Literal["native"] = "native"
