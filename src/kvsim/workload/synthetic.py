@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
+from itertools import repeat
 from random import Random
 from typing import Any
 
-from kvsim.content import Runs, join
+from kvsim.content import Runs, join, length
 from kvsim.rng import stream
+from kvsim.workload.arrivals import arrival_times
 from kvsim.workload.clients import OpenLoop, Session, Sessions
 from kvsim.workload.spec import Client, RequestSpec
 
@@ -73,25 +76,27 @@ def _conversations(recipe: Any, seed: int) -> Iterator[Session]:
     lengths, times = stream(seed, "lengths"), stream(seed, "times")
     tokens = Tokens()
     system = [tokens.fresh(recipe.system_prompt_tokens) for _ in range(recipe.system_prompts)]
-    start = 0.0
-    for number in range(recipe.sessions):
-        if recipe.sessions_per_s is not None:
-            start += times.expovariate(recipe.sessions_per_s)
+    rate = recipe.sessions_per_s
+    process = getattr(recipe, "arrivals", None)
+    starts = repeat(0.0) if rate is None else arrival_times(process, rate, times)
+    thinking = times if process is None else stream(seed, "thinking")  # one stream for both keeps the plain recipe's draws as they were
+    for number, start in zip(range(recipe.sessions), starts, strict=False):
         prefix: Runs = ((system[number % len(system)], recipe.system_prompt_tokens),) if recipe.system_prompt_tokens else ()
-        yield _conversation(recipe, number, prefix, start, lengths, times, tokens)
+        yield _conversation(recipe, number, prefix, start, lengths, thinking, tokens)
 
 
 def _conversation(recipe: Any, number: int, prefix: Runs, start: float, lengths: Random, times: Random, tokens: Tokens) -> Session:
     turns: list[RequestSpec] = []
     thinks: list[int] = []
     at, text = start, prefix
+    who = _tenant(recipe, number)
     for turn in range(count(recipe.turns, lengths)):
         new = count(recipe.first_tokens if turn == 0 else recipe.turn_tokens, lengths)
         text = join(text, ((tokens.fresh(new), new),))
         output = count(recipe.output_tokens, lengths)
         answer = tokens.fresh(output)
         size = sum(run[1] for run in text)
-        turns.append(RequestSpec(f"s{number}t{turn}", round(at * 1e12), text, size, output, answer, session=f"s{number}", turn=turn))
+        turns.append(RequestSpec(f"s{number}t{turn}", round(at * 1e12), text, size, output, answer, session=f"s{number}", turn=turn, **who))
         think = draw(recipe.think_time, times)
         thinks.append(round(think * 1e12))
         at += think
@@ -99,22 +104,69 @@ def _conversation(recipe: Any, number: int, prefix: Runs, start: float, lengths:
     return Session(turns, thinks)
 
 
+def _tenant(recipe: Any, number: int) -> dict[str, Any]:
+    """Return the tenant of a session or request, and its own prefix space if tenants are isolated."""
+    if getattr(recipe, "tenants", 1) == 1:
+        return {}
+    name = f"tenant{number % recipe.tenants}"
+    return {"tenant": name, "namespace": name} if recipe.isolated else {"tenant": name}
+
+
 def poisson(recipe: Any, seed: int) -> Client:
-    """Return independent requests at exponential gaps."""
+    """Return independent requests at exponential gaps or the recipe's own arrivals."""
     return OpenLoop(_independent(recipe, seed))
 
 
 def _independent(recipe: Any, seed: int) -> Iterator[RequestSpec]:
     lengths, times = stream(seed, "lengths"), stream(seed, "times")
     tokens = Tokens()
-    shared: Runs = ((tokens.fresh(recipe.shared_prefix_tokens), recipe.shared_prefix_tokens),) if recipe.shared_prefix_tokens else ()
-    at, number = 0.0, 0
+    shared = _Shared(recipe, tokens, stream(seed, "content"))
     limit = recipe.requests if recipe.requests is not None or recipe.duration is not None else 1000
-    while limit is None or number < limit:
-        at += times.expovariate(recipe.rate_per_s)
+    numbers = itertools.count() if limit is None else range(limit)
+    for number, at in zip(numbers, arrival_times(getattr(recipe, "arrivals", None), recipe.rate_per_s, times), strict=False):
         if recipe.duration is not None and at > recipe.duration:
             return
         prompt, output = count(recipe.prompt_tokens, lengths), count(recipe.output_tokens, lengths)
-        text = join(shared, ((tokens.fresh(prompt), prompt),))
-        yield RequestSpec(f"r{number}", round(at * 1e12), text, prompt + recipe.shared_prefix_tokens, output, tokens.fresh(output))
-        number += 1
+        prefix = shared.prefix(number)
+        text = join(prefix, ((tokens.fresh(prompt), prompt),))
+        size = prompt + length(prefix)
+        yield RequestSpec(f"r{number}", round(at * 1e12), text, size, output, tokens.fresh(output), **_tenant(recipe, number))
+
+
+class _Shared:
+    """What independent requests have in common: their tenant's prefix, a way through the tree, documents by popularity."""
+
+    def __init__(self, recipe: Any, tokens: Tokens, rng: Random) -> None:
+        self._tokens, self._rng = tokens, rng
+        self._tree: Any = getattr(recipe, "tree", None)
+        self._documents: Any = getattr(recipe, "documents", None)
+        size = recipe.shared_prefix_tokens
+        self._prefixes: list[Runs] = [((tokens.fresh(size), size),) if size else () for _ in range(getattr(recipe, "tenants", 1))]
+        self._nodes: dict[tuple[int, ...], int] = {}
+        self._texts: list[Runs] = []
+        if self._documents is not None:
+            for _ in range(self._documents.count):
+                tokens_of_it = count(self._documents.tokens, rng)
+                self._texts.append(((tokens.fresh(tokens_of_it), tokens_of_it),))
+            weights = [1 / rank**self._documents.zipf for rank in range(1, self._documents.count + 1)]
+            self._popularity = list(itertools.accumulate(weights))
+
+    def prefix(self, number: int) -> Runs:
+        """Return what request ``number`` begins with."""
+        out = self._prefixes[number % len(self._prefixes)]
+        if self._tree is not None:
+            out = self._way(out)
+        if self._documents is not None:
+            for text in self._rng.choices(self._texts, cum_weights=self._popularity, k=self._documents.per_request):
+                out = join(out, text)
+        return out
+
+    def _way(self, out: Runs) -> Runs:
+        way: tuple[int, ...] = ()
+        for _ in range(self._tree.depth):
+            way = (*way, self._rng.randrange(self._tree.branching))
+            first = self._nodes.get(way)
+            if first is None:
+                first = self._nodes[way] = self._tokens.fresh(self._tree.tokens)
+            out = join(out, ((first, self._tree.tokens),))
+        return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kvsim.config.schema.types import (
     Block,
@@ -33,6 +33,57 @@ Length = Annotated[Count, Field(ge=0)] | Law
 Duration = NotNegativeSeconds | Law
 
 
+class Arrivals(Block):
+    """When requests or sessions begin, at the recipe's mean rate.
+
+    ``gamma``, ``weibull``: gaps with coefficient of variation ``cv``. ``mmpp``: bursts of mean length ``burst_s`` that take ``burst_share`` of
+    the time at ``burst`` times the rate between them. ``piecewise``: ``steps`` of [second, factor of the rate], repeated after ``period``.
+    ``recorded``: the times of a trace, stretched to the rate.
+    """
+
+    process: Literal["poisson", "gamma", "weibull", "mmpp", "piecewise", "recorded"] = "poisson"
+    cv: Annotated[Number, Field(ge=0.1, le=20)] = 2.0
+    burst: Annotated[Number, Field(gt=1)] = 5.0
+    burst_share: Annotated[Number, Field(gt=0, lt=1)] = 0.2
+    burst_s: PositiveSeconds = 30.0
+    steps: list[tuple[NotNegativeSeconds, Annotated[Number, Field(ge=0)]]] = []
+    period: PositiveSeconds | None = None
+    trace: Name | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Arrivals:
+        if self.process == "recorded" and self.trace is None:
+            raise ValueError("arrivals of process 'recorded' need a trace: {process: recorded, trace: file}")
+        if self.process == "piecewise":
+            starts = [start for start, _ in self.steps]
+            if not starts or starts[0] != 0 or starts != sorted(set(starts)):
+                raise ValueError(
+                    "arrivals of process 'piecewise' need steps like [[0, 1], [600, 3]]: seconds from 0, ascending, each with its factor"
+                )
+            if self.period is not None and self.period <= starts[-1]:
+                raise ValueError(f"arrivals.period is {self.period:g} s; must be after the last step at {starts[-1]:g} s")
+            if not any(factor > 0 for _, factor in self.steps) or (self.period is None and self.steps[-1][1] == 0):
+                raise ValueError("arrivals.steps would end in silence; the last factor must be above 0, or give a period with one that is")
+        return self
+
+
+class Documents(Block):
+    """Shared documents: each request reads ``per_request`` of ``count``, drawn by a Zipf law (document k is as popular as 1 / k^zipf)."""
+
+    count: PositiveCount = 100
+    tokens: Length = 2000
+    per_request: PositiveCount = 1
+    zipf: Annotated[Number, Field(ge=0, le=5)] = 1.0
+
+
+class Tree(Block):
+    """A tree of shared prefixes: a request goes from the root through ``depth`` levels, one of ``branching`` texts of ``tokens`` at each."""
+
+    depth: Annotated[Count, Field(ge=1, le=50)] = 3
+    branching: Annotated[Count, Field(ge=1, le=10_000)] = 4
+    tokens: PositiveCount = 500
+
+
 class TraceWorkload(Block):
     """Requests from a file. ``rate_scale`` multiplies the rate: timestamps are divided by it."""
 
@@ -55,7 +106,10 @@ class TraceWorkload(Block):
 
 
 class MultiTurn(Block):
-    """Conversations that grow: system prompt, turns of new text, answers, think time between them."""
+    """Conversations that grow: system prompt, turns of new text, answers, think time between them.
+
+    ``tenants``: sessions belong to them in turn; ``isolated``: tenants never share, whatever the text (as with cache salts or LoRA adapters).
+    """
 
     kind: Literal["multi_turn"]
     sessions: PositiveCount = 100
@@ -69,10 +123,16 @@ class MultiTurn(Block):
     output_tokens: Length = 200
     think_time: Duration = 10.0
     loop: Literal["closed", "open"] = "closed"
+    arrivals: Arrivals | None = None
+    tenants: PositiveCount = 1
+    isolated: bool = False
 
 
 class Poisson(Block):
-    """Independent requests with nothing shared, at exponential gaps."""
+    """Independent requests at exponential gaps (or ``arrivals``). What they share: a prefix, a tree of prefixes, documents; else nothing.
+
+    ``tenants``: each has its own shared prefix; ``isolated``: tenants never share, whatever the text (as with cache salts or LoRA adapters).
+    """
 
     kind: Literal["poisson"]
     rate_per_s: PositiveNumber
@@ -81,6 +141,11 @@ class Poisson(Block):
     prompt_tokens: Length = 1000
     output_tokens: Length = 100
     shared_prefix_tokens: Annotated[Count, Field(ge=0)] = 0
+    arrivals: Arrivals | None = None
+    documents: Documents | None = None
+    tree: Tree | None = None
+    tenants: PositiveCount = 1
+    isolated: bool = False
 
 
 class BenchMultiturn(Block):
