@@ -121,3 +121,14 @@ def test_other_engines_are_refused_with_a_reason():
     vllm = type(resolved)(*(getattr(resolved, n) if n != "family" else "vllm" for n in resolved.__slots__))
     with pytest.raises(ConfigError, match="SGLang rules only"):
         MissObserver(vllm)
+
+
+def test_what_only_another_rank_has_computed_is_not_called_never_seen():
+    ranks = ["engine.tp=2", "engine.dp_size=2", "engine.enable_dp_attention=true"]
+    resolved = resolve(load("toy", ranks))
+    observer = MissObserver(resolved)
+    prompt = [(77, 1000)]
+    simulate(resolved, client=OpenLoop([request(number, 5.0 * number, prompt, 2) for number in range(2)]), observer=observer)
+    assert observer.causes["0"]["never_seen"] == 1000
+    assert observer.causes["1"]["on_another_rank"] == 1000
+    assert observer.summary()["largest_avoidable"] == "computed on another replica or rank"

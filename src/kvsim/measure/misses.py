@@ -10,6 +10,7 @@ evicted               it left the device without a host copy
 dropped from host     its host copy was evicted, and with it the content
 load-back refused     it was in host RAM, but too short to load or no room could be made on the device
 in progress           somebody is computing (or copying) it right now
+on another rank       never seen here, but another replica or rank of DP attention has computed it
 ====================  ==========================================================================================================
 
 The ghost sees the real cache's losses through ``KvCache.on_lost`` and admissions through the planned steps.
@@ -27,15 +28,16 @@ from kvsim.workload.warm import TAG, first_of
 if TYPE_CHECKING:
     from kvsim.config.resolved import Resolved
 
-NEVER, ROUNDING, EVICTED, DROPPED, REFUSED, PROGRESS = (
+NEVER, ROUNDING, EVICTED, DROPPED, REFUSED, PROGRESS, ELSEWHERE = (
     "never_seen",
     "rounding",
     "evicted_without_copy",
     "dropped_from_host",
     "load_back_refused",
     "in_progress",
+    "on_another_rank",
 )
-CAUSES = (NEVER, ROUNDING, EVICTED, DROPPED, REFUSED, PROGRESS)
+CAUSES = (NEVER, ROUNDING, EVICTED, DROPPED, REFUSED, PROGRESS, ELSEWHERE)
 WORDS = {
     NEVER: "never seen before",
     ROUNDING: "last token or page rounding",
@@ -43,6 +45,7 @@ WORDS = {
     DROPPED: "dropped from host",
     REFUSED: "load-back refused",
     PROGRESS: "still being computed or copied",
+    ELSEWHERE: "computed on another replica or rank",
 }
 LOSS = {"drop": EVICTED, "host_drop": DROPPED}
 END = 1 << 62
@@ -52,6 +55,7 @@ REMEDIES = {
     DROPPED: "host RAM is too small for what is used again: raise engine.hicache.ratio; `kvsim curve` shows how far it helps",
     REFUSED: "no device room for the load-back, or the hit is short: admit fewer requests (max_running_requests) or enlarge the pool",
     PROGRESS: "requests with the same prefix arrive before it is computed: let one go first (warm up shared prompts, schedule_policy lpm)",
+    ELSEWHERE: "the turns of a session go to different caches: a router that follows them (router sticky or cache_aware), or fewer ranks",
     ROUNDING: "matches end on whole pages: use a smaller page_size",
 }
 UNAVOIDABLE = "most missed tokens were never seen before: no cache can help"
@@ -195,6 +199,7 @@ class MissObserver:
         self._capacity = resolved.capacity
         self._measured_from = first_of(resolved.scenario.run.warm_start or "") or 0
         self._watches: dict[tuple[int, int], _Watch] = {}
+        self._anywhere = Ghost()  # what any replica or rank has computed
         self.causes: dict[str, dict[str, int]] = {}
         self._prompt: dict[str, int] = {}
 
@@ -214,12 +219,23 @@ class MissObserver:
                     continue
                 loaded = prefix - hits[0]
                 causes = watch.admitted(request, prefix, hits[1] - loaded)
+                if len(self._watches) > 1:
+                    self._split_never(request.spec, causes)
                 if sum(causes.values()) != request.spec.prompt_tokens - prefix:
                     raise InvariantError(f"causes of misses of {request.spec.id} do not add up: {causes}, prefix {prefix}")
                 if request.spec.id.startswith(TAG) or request.arrival_ps < self._measured_from:
                     causes = dict.fromkeys(CAUSES, 0)  # a warm start is not counted
                 self.causes[request.spec.id] = causes
                 self._prompt[request.spec.id] = request.spec.prompt_tokens
+
+    def _split_never(self, spec: Any, causes: dict[str, int]) -> None:
+        """Tell what nobody has seen from what only another replica or rank has, and remember this prompt and its answer."""
+        known = max((end for _, end, _ in self._anywhere.look(spec.prompt, spec.namespace)), default=0)
+        elsewhere = max(0, known - (spec.prompt_tokens - causes[NEVER]))
+        causes[ELSEWHERE] += elsewhere
+        causes[NEVER] -= elsewhere
+        text = join(spec.prompt, ((spec.output_first, spec.output_tokens - 1),)) if spec.output_tokens > 1 else spec.prompt
+        self._anywhere.mark(text, 0, PROGRESS, spec.namespace)
 
     def summary(self) -> dict[str, Any]:
         """Return missed tokens by cause (in words, largest first, with remedies), the largest avoidable one and its remedy."""
