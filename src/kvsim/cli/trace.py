@@ -94,15 +94,15 @@ def convert(
     Parameters
     ----------
     to
-        kvsim (canonical JSONL), mooncake or csv.
+        kvsim (canonical JSONL), mooncake, csv, azure, burstgpt, bailian, aiperf, sglang_metrics, dynamo, litellm, langfuse or access_log.
     output
         The file to write; standard output if absent.
     """
-    from kvsim.workload.read import open_trace
+    from kvsim.workload.read import BLOCKS, open_trace
     from kvsim.workload.write import LOST, lines_for
 
     reader = open_trace(trace, format, block_size=block_size, limit=limit)
-    count = _write(lines_for(reader, to, block_size or reader.block), output)
+    count = _write(lines_for(reader, to, block_size or BLOCKS.get(to, reader.block)), output)
     note(f"{count:,} lines from {reader.format} to {to}; lost: {LOST[to]}")
     return 0
 
@@ -148,9 +148,10 @@ def generate(recipe: str, /, *, output: Output = None, seed: int = 1, to: str = 
         Equal seeds give equal traces.
     """
     del json
+    from kvsim.workload.read import BLOCKS
     from kvsim.workload.write import LOST, lines_for
 
-    count = _write(lines_for(_generated(recipe, seed), to, 512), output)
+    count = _write(lines_for(_generated(recipe, seed), to, BLOCKS.get(to, 512)), output)
     note(f"{count:,} lines; format {to}, lost: {LOST[to]}")
     return 0
 

@@ -80,7 +80,9 @@ def burstgpt(lines: Iterable[str], origin: str) -> Iterator[Raw | Skip]:
         if prompt == 0:
             yield Skip(line, "no request tokens")
             continue
-        yield Raw(line, time, prompt, output, session=row.get("session id") or None)
+        took = row.get("elapsed time") or None
+        end = None if took is None else time + ps_of(_number(took, origin, line, "Elapsed time"), PS, origin, line, "Elapsed time")
+        yield Raw(line, time, prompt, output, session=row.get("session id") or None, end_ps=end)
 
 
 def mapped(lines: Iterable[str], origin: str, columns: Mapping[str, str], unit: int | None) -> Iterator[Raw | Skip]:

@@ -174,11 +174,13 @@ def _weka_requests(requests: object, session: str, scope: str, block: int, origi
             )
             continue
         ids = _at(request, "hash_ids")
-        think = _at(request, "think_time")
+        think, took = _at(request, "think_time"), _at(request, "api_time")
+        start = ps_of(_need(request, origin, line, "t"), PS, origin, line, "t")
         yield Raw(
-            line, ps_of(_need(request, origin, line, "t"), PS, origin, line, "t"), tokens_of(_need(request, origin, line, "in"), origin, line, "in", least=1),
+            line, start, tokens_of(_need(request, origin, line, "in"), origin, line, "in", least=1),
             tokens_of(_need(request, origin, line, "out"), origin, line, "out"), None if ids is None else ids_of(ids, origin, line), block, scope,
             session=session, turn=turn, think_ps=None if think is None else ps_of(think, PS, origin, line, "think_time"),
+            end_ps=None if took is None else start + ps_of(took, PS, origin, line, "api_time"),
         )  # fmt: skip
         turn += 1
 

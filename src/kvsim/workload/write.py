@@ -6,15 +6,17 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from kvsim.content import Runs, cut
 from kvsim.errors import ConfigError
+from kvsim.workload import write_logs
 from kvsim.workload.spec import RequestSpec
 
 LOST = {
+    **write_logs.LOST,
     "kvsim": "nothing",
     "mooncake": "content is kept in blocks (a partial tail as its own block), tenants and think times are lost, times are whole milliseconds",
     "csv": "content and sessions' prefixes are lost: only times, lengths and session names remain",
@@ -72,9 +74,20 @@ def mooncake(specs: Iterable[RequestSpec], block: int, *, salt: bytes | None = N
         row: dict[str, Any] = {
             "timestamp": spec.arrival_ps // 1_000_000_000 + shift_ms, "input_length": spec.prompt_tokens, "output_length": spec.output_tokens, "hash_ids": blocks.ids(spec),
         }  # fmt: skip
-        if spec.session is not None and salt is None:
-            row["session_id"], row["turn"] = spec.session, spec.turn + 1
+        if spec.session is not None:
+            row["session_id"], row["turn"] = _session(spec.session, salt), spec.turn + 1
+            if spec.recorded_end_ps is not None:
+                row["end"] = spec.recorded_end_ps // 1_000_000_000 + shift_ms
         yield json.dumps(row)
+
+
+def _session(name: str, salt: bytes | None) -> str:
+    """Return a session's name, or a salted pseudonym for it."""
+    return (
+        name
+        if salt is None
+        else hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8, key=salt, person=b"session").hexdigest()
+    )
 
 
 def plain_csv(specs: Iterable[RequestSpec]) -> Iterator[str]:
@@ -93,13 +106,20 @@ def lines_for(specs: Iterable[RequestSpec], format: str, block: int) -> Iterator
         return mooncake(specs, block)
     if format == "csv":
         return plain_csv(specs)
+    if format == "bailian":
+        return write_logs.bailian(specs, Blocks(block).ids)
+    if format == "dynamo":
+        return write_logs.dynamo(specs, Blocks(block).ids, block)
+    if format in write_logs.LOST:
+        writer: Callable[[Iterable[RequestSpec]], Iterator[str]] = getattr(write_logs, format)
+        return writer(specs)
     raise ConfigError(f"cannot write the format {format}; can: {', '.join(LOST)}")
 
 
 def anonymised(specs: Iterable[RequestSpec], block: int, salt: bytes | None = None) -> Iterator[str]:
     """Yield Mooncake JSONL with salted, chained page hashes: lengths and reuse (by pages of ``block``) stay, nothing else survives.
 
-    Times start at zero; ids, sessions, tenants and text are gone. Without the salt (32 random bytes if None) hashes cannot be guessed.
+    Times start at zero; ids, tenants and text are gone, sessions have pseudonyms (so closed loops stay possible). Without the salt (32 random bytes if None) hashes cannot be guessed.
     """
     return mooncake(specs, block, salt=salt or secrets.token_bytes(32))
 
