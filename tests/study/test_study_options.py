@@ -104,3 +104,10 @@ def test_what_the_advice_claims_holds_on_fresh_seeds():
             held += difference.mean > 0
             tried += 1
     assert held >= 0.9 * tried
+
+
+def test_machines_and_ranks_of_dp_attention_count_with_all_their_pools():
+    rows = {row["option"]: row for row in static_rows(plain_scenario("hicache-ratio"))}
+    one, ranks, two = rows["as is"], rows["DP attention 8"], rows["2 machines"]
+    assert ranks["device_tokens"] == pytest.approx(8 * one["device_tokens"], rel=0.001)
+    assert (two["device_tokens"], two["host_bytes_total"]) == (2 * one["device_tokens"], 2 * one["host_bytes_total"])

@@ -104,7 +104,8 @@ def variants(resolved: Resolved) -> list[Option]:
     out.append(Option(f"page size {page}", (f"engine.page_size={page}",)))
     tp = resolved.capacity.ranks
     if tp > 1 and not engine.enable_dp_attention:
-        out.append(Option(f"DP attention {tp}", ("engine.enable_dp_attention=true", f"engine.dp_size={tp}")))
+        sets = ("engine.enable_dp_attention=true", f"engine.dp_size={tp}")
+        out.append(Option(f"DP attention {tp}", sets, "requests go to its ranks in turn, each with a cache of its own"))
     out.append(_twice(resolved))
     return out
 
@@ -182,7 +183,7 @@ def _point(base: dict[str, Any], sets: list[str], replication: int) -> Outcome:
     from kvsim.sim.simulate import simulate
 
     resolved = resolve_task((base, sets, replication))
-    facts = capacity_facts(resolved.capacity)
+    facts = _whole(resolved)
     if resolved.capacity.infeasible:
         return resolved.digest, None, facts, "; ".join(resolved.capacity.infeasible)
     recording = simulate(resolved, client=client_of(resolved, replication))
@@ -255,17 +256,27 @@ def sample_of(base: dict[str, Any], requests: int) -> tuple[tuple[str, ...], str
     return (), "the whole workload"
 
 
+def _whole(resolved: Resolved) -> dict[str, Any]:
+    """Return the facts of a capacity with tokens, slots and RAM of all machines and, under DP attention, all ranks."""
+    capacity, machines = resolved.capacity, resolved.scenario.replicas
+    pools = machines * capacity.extra.get("dp", 1)
+    facts = capacity_facts(capacity) | {"max_running_requests": capacity.max_running_requests * pools}
+    facts |= {name: facts[name] * pools for name in ("device_tokens", "host_tokens")}
+    facts["host_bytes_total"] *= machines
+    return facts
+
+
 def static_rows(base: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the memory of every option, from the capacity arithmetic alone (no workload or SLO is needed)."""
     rows = []
     for option in variants(resolve_task((base, [], 0))):
         row: dict[str, Any] = {"option": option.name, "remark": option.remark, "set": list(option.sets), "infeasible": None}
         try:
-            capacity = resolve_task((base, list(option.sets), 0)).capacity
+            resolved = resolve_task((base, list(option.sets), 0))
         except ConfigError as problem:
             rows.append({**row, "infeasible": str(problem).split("\n", 1)[0]})
             continue
-        facts = capacity_facts(capacity) | {"max_running_requests": capacity.max_running_requests}
-        facts["reach_tokens"] = max(capacity.device_tokens, capacity.host_tokens)
-        rows.append({**row, **facts, "infeasible": "; ".join(capacity.infeasible) or None})
+        facts = _whole(resolved)
+        facts["reach_tokens"] = max(facts["device_tokens"], facts["host_tokens"])
+        rows.append({**row, **facts, "infeasible": "; ".join(resolved.capacity.infeasible) or None})
     return rows
