@@ -21,6 +21,10 @@ _HOME = {
     "simulate": "kvsim.api",
     "measure": "kvsim.api",
     "sweep": "kvsim.api",
+    "options": "kvsim.api",
+    "search": "kvsim.api",
+    "curve": "kvsim.api",
+    "compare": "kvsim.api",
     "verify": "kvsim.api",
     "Recording": "kvsim.record.recording",
     "KvsimError": "kvsim.errors",
@@ -32,7 +36,7 @@ _HOME = {
 __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
-    from kvsim.api import explain, load, measure, resolve, simulate, sweep, verify
+    from kvsim.api import compare, curve, explain, load, measure, options, resolve, search, simulate, sweep, verify
     from kvsim.errors import ConfigError, Infeasible, KvsimError, TraceError
     from kvsim.record.recording import Recording
 

@@ -57,6 +57,38 @@ def sweep(scenario: Any, axes: Mapping[str, Sequence[Any]], **options: Any) -> A
     return run(scenario, axes, **options)
 
 
+def options(scenario: Any, **settings: Any) -> Any:
+    """Simulate what an operator could change, with paired differences; see ``kvsim.study.options.options_table``."""
+    from kvsim.study.options import options_table
+    from kvsim.study.point import plain_scenario
+
+    return options_table(plain_scenario(scenario), **settings)
+
+
+def search(scenario: Any, key: str, low: float, high: float, *, largest: bool = True, **settings: Any) -> Any:
+    """Find the value of ``key`` at which the SLO turns, as a bracket; see ``kvsim.study.search.search``."""
+    from kvsim.study.point import plain_scenario
+    from kvsim.study.search import search as run
+
+    return run(plain_scenario(scenario), key, low, high, largest=largest, **settings)
+
+
+def curve(trace: str, block: int = 512, format: str | None = None) -> Any:
+    """Return the LRU hit curve of a trace for all cache sizes (``.rate(tokens)``, ``.knee()``); see ``kvsim.measure.curve``."""
+    from kvsim.measure.curve import hit_curve
+    from kvsim.measure.references import references
+    from kvsim.workload.read import open_trace
+
+    return hit_curve(references(open_trace(trace, format), block))
+
+
+def compare(first: Recording, second: Recording) -> dict[str, Any]:
+    """Return the differences of two recordings of one workload, paired by request; see ``kvsim.measure.compare``."""
+    from kvsim.measure.compare import compare as pair
+
+    return pair(first, second)
+
+
 def verify(*paths: str) -> Any:
     """Replay recordings of real engines' decisions; see ``kvsim.verify.run.verify``."""
     from kvsim.verify.run import verify as run

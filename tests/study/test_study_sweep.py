@@ -36,6 +36,7 @@ def test_serial_and_processes_give_the_same_bytes():
     assert bytes_of(sweep(small(), AXES, replications=2, workers=2)) == bytes_of(alone)
 
 
+@pytest.mark.filterwarnings("ignore")  # those of distributed on a busy machine
 def test_a_dask_cluster_of_two_workers_gives_the_same_bytes():
     pytest.importorskip("distributed")
     alone = sweep(small(), AXES)

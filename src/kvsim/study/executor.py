@@ -22,6 +22,7 @@ def cluster_executor(address: str | None) -> Iterator[Executor | None]:
         yield None
         return
     try:
+        import dask
         from distributed import Client, LocalCluster
     except ImportError:
         raise MissingExtra("--cluster", "cluster") from None
@@ -32,6 +33,7 @@ def cluster_executor(address: str | None) -> Iterator[Executor | None]:
         )
     if kind == "local":
         with (
+            dask.config.set({"distributed.comm.timeouts.connect": "120s", "distributed.comm.timeouts.tcp": "120s"}),
             LocalCluster(n_workers=int(count), threads_per_worker=1, dashboard_address=None, silence_logs=40) as cluster,
             Client(cluster) as client,
         ):
