@@ -227,7 +227,7 @@ def fits_at_once(resolved: Resolved) -> dict[str, Any] | None:
     from kvsim.workload.build import build_client
 
     client = build_client(workload, seed=resolved.scenario.run.seed, clients=resolved.scenario.clients)
-    lengths = []
+    lengths: list[int] = []
     while len(lengths) < 400 and (when := client.next_send()) is not None:
         for spec in client.send(when):
             lengths.append(spec.prompt_tokens + spec.output_tokens)
