@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from kvsim.cli.common import Json, emit, emit_json, note, show
+from kvsim.errors import ConfigError
 
 if TYPE_CHECKING:
     from kvsim.workload.info import TraceInfo
+    from kvsim.workload.read import TraceReader
     from kvsim.workload.spec import RequestSpec
 
 app = App(name="trace", help="Inspect, convert, generate, fit or anonymise traces.")
 
+Columns = Annotated[str | None, Parameter(help="Columns of a plain CSV: time=...,input=...,output=... (and session, id, cached).")]
+TraceFile = Annotated[str, Parameter(allow_leading_hyphen=True)]  # for "-", standard input
 Output = Annotated[str | None, Parameter(name=["--output", "-o"])]
 
 
 @app.command
 def info(
-    trace: str, /, *, format: str | None = None, block_size: int | None = None, limit: int | None = None, start: float | None = None,
-    end: float | None = None, json: Json = False,
+    trace: TraceFile, /, *, format: str | None = None, block_size: int | None = None, limit: int | None = None, start: float | None = None,
+    end: float | None = None, sample_sessions: float | None = None, time_unit: Literal["s", "ms", "us", "ns"] | None = None,
+    columns: Columns = None, json: Json = False,
 ) -> int:  # fmt: skip
-    """Say what a trace is: format, unit, span, requests, tokens, rate over time, reuse ceiling, skipped rows, what is missing.
+    """Say what a trace is: format, span, requests, tokens, rate over time, reuse by cache size, skipped rows, what is missing.
 
     Parameters
     ----------
@@ -39,19 +44,55 @@ def info(
         Leave out what comes before this many seconds.
     end
         Leave out what comes from this many seconds on.
+    sample_sessions
+        Keep only this share of the sessions, always the same ones.
+    time_unit
+        The unit of the times, where the file does not say.
     """
     from kvsim.workload.info import inspect
     from kvsim.workload.read import open_trace
 
-    found = inspect(open_trace(trace, format, block_size=block_size, limit=limit, start=start, end=end))
+    options = {
+        "block_size": block_size, "limit": limit, "start": start, "end": end, "sample_sessions": sample_sessions, "time_unit": time_unit,
+        "columns": column_map(columns),
+    }  # fmt: skip
+    reader = open_trace(trace, format, **options)
+    found = inspect(reader)
+    reuse = [] if found.ceiling is None or trace == "-" else _reuse(open_trace(trace, format, **options))
     if json:
-        emit_json(found.data())
+        emit_json({**found.data(), "reuse_by_capacity": reuse})
     else:
-        _print(found)
+        _print(found, reuse)
     return 0
 
 
-def _print(found: TraceInfo) -> None:
+def column_map(text: str | None) -> dict[str, str] | None:
+    """Return the column map of "time=Timestamp,input=Prompt,output=Answer". Raises ConfigError."""
+    if text is None:
+        return None
+    pairs = [part.partition("=") for part in text.split(",")]
+    wrong = [
+        name
+        for name, mark, column in pairs
+        if not mark or not column or name.strip() not in ("time", "input", "output", "session", "id", "cached")
+    ]
+    if wrong:
+        raise ConfigError(f"--columns: '{wrong[0]}'; expected name=column with names time, input, output, session, id, cached")
+    return {name.strip(): column.strip() for name, _, column in pairs}
+
+
+def _reuse(reader: TraceReader) -> list[dict[str, float]]:
+    """Return the LRU hit rate (whole blocks of the trace) at fractions of the capacity that reaches 99 % of the ceiling."""
+    from kvsim.measure.curve import hit_curve
+    from kvsim.measure.references import references
+
+    curve = hit_curve(references(reader, reader.block))
+    working_set = curve.working_set()
+    sizes = dict.fromkeys(working_set // part for part in (64, 16, 8, 4, 2, 1))
+    return [{"capacity_tokens": size, "hit_rate": curve.rate(size)} for size in sizes if size]
+
+
+def _print(found: TraceInfo, reuse: list[dict[str, float]]) -> None:
     from rich.table import Table
 
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -69,6 +110,9 @@ def _print(found: TraceInfo) -> None:
         table.add_row(
             "reuse ceiling", f"{100 * found.ceiling:.2f} % of prompt tokens with an unlimited cache (page 1, the last token never hits)"
         )
+    if reuse:
+        text = ", ".join(f"{100 * row['hit_rate']:.1f} % with {row['capacity_tokens']:,}" for row in reuse)
+        table.add_row("reuse by size", f"{text} tokens (LRU, whole blocks; `kvsim curve` has all sizes)")
     if found.rates_per_s:
         table.add_row("rate over time", " ".join(f"{rate:.3g}" for rate in found.rates_per_s) + " requests/s in tenths of the span")
     for reason, (count, lines) in found.skipped.items():
@@ -80,7 +124,7 @@ def _print(found: TraceInfo) -> None:
 
 @app.command
 def convert(
-    trace: str,
+    trace: TraceFile,
     /,
     *,
     to: str = "kvsim",
@@ -88,6 +132,7 @@ def convert(
     format: str | None = None,
     block_size: int | None = None,
     limit: int | None = None,
+    columns: Columns = None,
 ) -> int:
     """Convert a trace to another format and say what is lost.
 
@@ -101,7 +146,7 @@ def convert(
     from kvsim.workload.read import BLOCKS, open_trace
     from kvsim.workload.write import LOST, lines_for
 
-    reader = open_trace(trace, format, block_size=block_size, limit=limit)
+    reader = open_trace(trace, format, block_size=block_size, limit=limit, columns=column_map(columns))
     count = _write(lines_for(reader, to, block_size or BLOCKS.get(to, reader.block)), output)
     note(f"{count:,} lines from {reader.format} to {to}; lost: {LOST[to]}")
     return 0
@@ -109,7 +154,7 @@ def convert(
 
 @app.command
 def anonymise(
-    trace: str,
+    trace: TraceFile,
     /,
     *,
     output: Output = None,
@@ -117,6 +162,7 @@ def anonymise(
     salt: str | None = None,
     format: str | None = None,
     block_size: int | None = None,
+    columns: Columns = None,
 ) -> int:
     """Replace content by salted, chained page hashes; lengths and reuse stay exactly the same, no text or name survives.
 
@@ -130,7 +176,7 @@ def anonymise(
     from kvsim.workload.read import open_trace
     from kvsim.workload.write import anonymised
 
-    reader = open_trace(trace, format, block_size=block_size)
+    reader = open_trace(trace, format, block_size=block_size, columns=column_map(columns))
     count = _write(anonymised(reader, page_size, salt.encode() if salt else None), output)
     note(f"{count:,} requests anonymised; read the result with --block-size {page_size}")
     return 0
@@ -186,7 +232,7 @@ def _open_loop(client: Any) -> Iterator[RequestSpec]:
 
 
 @app.command
-def fit(trace: str, /, *, format: str | None = None, block_size: int | None = None, seed: int = 1, json: Json = False) -> int:
+def fit(trace: TraceFile, /, *, format: str | None = None, block_size: int | None = None, seed: int = 1, json: Json = False) -> int:
     """Fit a recipe to a trace and show how well it does: lengths, arrivals and reuse side by side.
 
     Parameters

@@ -26,7 +26,7 @@ def in_order(rows: Iterable[Raw | Skip], report: ReadReport, origin: str) -> Ite
         if window and row.time_ps < window[-1].time_ps:
             report.out_of_order += 1
             if row.time_ps < last:
-                raise TraceError(origin, row.line, f"out of order by more than {WINDOW:,} rows; sort the file first")
+                raise TraceError(row.file or origin, row.line, f"out of order by more than {WINDOW:,} rows; sort the file first")
             insort(window, row, key=_time)
         else:
             window.append(row)
@@ -100,7 +100,7 @@ class Assembler:
         if not row.input // block <= count <= -(-row.input // block):
             fits = fitting_block(row.input, count)
             raise TraceError(
-                self.origin, row.line,
+                row.file or self.origin, row.line,
                 f"expected {-(-row.input // block)} id(s) for {row.input} tokens at block size {block}, found {count}; a block size of {fits} would fit",
             )  # fmt: skip
         chains = self._chains.setdefault((row.scope, block), Chains(block))

@@ -18,7 +18,7 @@ MAX_TOKENS = 1 << 40
 class Raw(msgspec.Struct, gc=False):
     """One request as its file states it. Times are absolute integer ps; ``ids`` are block ids of ``block`` tokens inside ``scope``.
 
-    ``end_ps``: recorded end; ``cached``: recorded cached tokens; ``text``: content by characters (hashed later), tokens estimated.
+    ``end_ps``: recorded end; ``cached``: recorded cached tokens; ``text``: content by characters (hashed later), tokens estimated. ``file``: its shard, in a folder of several.
     """
 
     line: int
@@ -39,6 +39,7 @@ class Raw(msgspec.Struct, gc=False):
     think_ps: int | None = None
     prompt: list[list[int]] | None = None
     output_first: int | None = None
+    file: str = ""
 
 
 class Skip(msgspec.Struct, gc=False):

@@ -105,6 +105,7 @@ class TraceReader:
             with closing(self._open(file)) as stream:
                 for row in self._format_rows(stream, str(file)):
                     if isinstance(row, Raw):
+                        row.file = str(file) if len(self.files) > 1 else ""
                         seen["ids"] |= row.ids is not None
                         seen["session"] |= row.session is not None
                         seen["runs"] |= row.prompt is not None

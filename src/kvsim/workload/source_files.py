@@ -8,7 +8,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from kvsim.errors import MissingExtra, TraceError
 
@@ -37,16 +37,17 @@ def shards(path: str) -> list[Path | str]:
 
 def open_bytes(file: Path | str) -> IO[bytes]:
     """Return the (uncompressed) bytes of one file."""
-    if file == "-":
-        return sys.stdin.buffer
+    raw: io.BufferedReader
     try:
-        raw = Path(file).open("rb")  # noqa: SIM115 - closed by the reader
+        raw = cast("io.BufferedReader", sys.stdin.buffer) if file == "-" else Path(file).open("rb")  # noqa: SIM115 - closed by the reader
         magic = raw.peek(4)[:4]
     except OSError as error:
         raise TraceError(str(file), None, f"cannot be read: {error.strerror}") from None
     if magic[:2] == b"\x1f\x8b":
+        if file == "-":
+            return io.BufferedReader(gzip.GzipFile(fileobj=raw, mode="rb"), HEAD)
         raw.close()
-        return io.BufferedReader(gzip.GzipFile(file, "rb"))
+        return io.BufferedReader(gzip.GzipFile(file, "rb"), HEAD)
     if magic == b"\x28\xb5\x2f\xfd":
         return _zstd(raw)
     return raw
@@ -57,7 +58,7 @@ def _zstd(raw: IO[bytes]) -> IO[bytes]:
         import zstandard
     except ImportError:
         raise MissingExtra("reading .zst files", "zstd") from None
-    return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw))
+    return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw), HEAD)
 
 
 def lines_of(file: IO[bytes], origin: str) -> Iterator[bytes]:

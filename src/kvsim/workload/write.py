@@ -119,7 +119,8 @@ def lines_for(specs: Iterable[RequestSpec], format: str, block: int) -> Iterator
 def anonymised(specs: Iterable[RequestSpec], block: int, salt: bytes | None = None) -> Iterator[str]:
     """Yield Mooncake JSONL with salted, chained page hashes: lengths and reuse (by pages of ``block``) stay, nothing else survives.
 
-    Times start at zero; ids, tenants and text are gone, sessions have pseudonyms (so closed loops stay possible). Without the salt (32 random bytes if None) hashes cannot be guessed.
+    Times start at zero; ids, tenants and text are gone, sessions have pseudonyms (so closed loops stay possible).
+    Without the salt (32 random bytes if None) hashes cannot be guessed.
     """
     return mooncake(specs, block, salt=salt or secrets.token_bytes(32))
 
