@@ -16,8 +16,9 @@ def options(
     *,
     static: bool = False,
     load_search: bool = True,
-    sample: int = 1500,
+    sample: int = 1000,
     replications: int = 1,
+    slow: bool = False,
     workers: int = 2,
     cluster: str | None = None,
     set_: Set = None,
@@ -40,6 +41,8 @@ def options(
         Requests of that sample.
     replications
         Runs per option with other seeds; a recorded trace is resampled in blocks of five minutes.
+    slow
+        Simulate DP attention on large workloads too (its ranks go step by step: minutes).
     workers
         Local processes.
     cluster
@@ -58,7 +61,14 @@ def options(
     with interrupted(None), cluster_executor(cluster) as executor:
         try:
             table = options_table(
-                base, replications=replications, search=load_search, sample=sample, workers=workers, executor=executor, progress=progress
+                base,
+                replications=replications,
+                search=load_search,
+                sample=sample,
+                slow=slow,
+                workers=workers,
+                executor=executor,
+                progress=progress,
             )
         finally:
             progress.close()
@@ -202,14 +212,14 @@ def _print(table: Options, advice: str) -> None:
         changes.add_column(name, overflow="fold", justify="left" if name == "option" else "right")
     for row in table.rows:
         if not row.summaries:
-            figures.add_row(row.option.name, "infeasible", "", "", "", "", style="dim")
+            figures.add_row(row.option.name, "left out" if row.reason.startswith("left out") else "infeasible", "", "", "", "", style="dim")
             note(f"{row.option.name}: {row.reason}")
             continue
         figures.add_row(*_figure_cells(row))
         changes.add_row(*_change_cells(table, row))
-    tail = (
-        "[low, high] and ± are 95 %; - where too few values give one. Differences are paired over batches of the same requests. "
-        f"Largest load: searched on {table.sample}; the answer lies between the two numbers."
+    searched = any(row.load is not None for row in table.rows)
+    tail = "[low, high] and ± are 95 %; - where too few values give one. Differences are paired over batches of the same requests. " + (
+        f"Largest load: searched on {table.sample}; the answer lies between the two numbers." if searched else "Largest load: not searched."
     )
     remarks = [f"{row.option.name}: {row.option.remark}" for row in table.rows if row.option.remark and row.summaries]
     assumptions = table.base.capacity.get("assumptions", ())
