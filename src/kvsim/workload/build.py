@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kvsim.errors import ConfigError
-from kvsim.workload.clients import OpenLoop
+from kvsim.workload.clients import Impatient, OpenLoop
 from kvsim.workload.read import TraceReader, open_trace
 from kvsim.workload.spec import Client, RequestSpec
 
@@ -16,6 +16,8 @@ def build_client(workload: Any, *, seed: int, clients: Any) -> Client:
     if workload is None:
         raise ConfigError("workload: is missing; give a trace or a recipe, for example workload: {kind: poisson, rate_per_s: 1}")
     client = _of_trace(workload, clients) if workload.kind == "trace" else _of_recipe(workload, seed)
+    if workload.kind != "trace" and clients.timeout is not None:
+        client = Impatient(client, round(clients.timeout * 1e12))
     if clients.concurrency is not None:
         from kvsim.workload.closed import Limited
 

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
-from kvsim.workload.spec import RequestSpec
+from kvsim.workload.spec import Client, RequestSpec
 
 
 class OpenLoop:
@@ -130,6 +130,37 @@ class Sessions:
     def describe(self) -> str:
         """Return which times are kept."""
         return f"closed loop: a turn leaves when the answer before it has ended and its think time has passed ({self.kept})"
+
+
+class Impatient:
+    """Sends what ``inner`` sends; every request is given up after ``timeout_ps``."""
+
+    def __init__(self, inner: Client, timeout_ps: int) -> None:
+        self.inner, self.timeout_ps = inner, timeout_ps
+
+    def next_send(self) -> int | None:
+        """Return when the next request leaves."""
+        return self.inner.next_send()
+
+    def send(self, now: int) -> list[RequestSpec]:
+        """Return what is due, with its timeout."""
+        out = self.inner.send(now)
+        for spec in out:
+            spec.timeout_ps = self.timeout_ps
+        return out
+
+    def ended(self, request_id: str, now: int, ok: bool) -> None:
+        """Tell the inner client."""
+        self.inner.ended(request_id, now, ok)
+
+    def unsent(self) -> Iterable[RequestSpec]:
+        """Yield what was never sent."""
+        return self.inner.unsent()
+
+    def describe(self) -> str:
+        """Return what the inner client keeps, and the timeout."""
+        inner = getattr(self.inner, "describe", lambda: "requests")()
+        return f"{inner}; given up after {self.timeout_ps * 1e-12:g} s"
 
 
 def _take(sessions: Iterator[Session], count: int) -> list[Session]:

@@ -65,13 +65,15 @@ class Limited:
 
     def __init__(self, inner: Client, limit: int) -> None:
         self.inner, self.limit, self.in_flight = inner, limit, 0
+        self._now = 0  # when a place was last freed: a late request leaves then, not in the past
         self._held: deque[RequestSpec] = deque()
 
     def next_send(self) -> int | None:
         """Return when the next request leaves; None while the limit is reached."""
         if self.in_flight >= self.limit:
             return None
-        return self._held[0].arrival_ps if self._held else self.inner.next_send()
+        wanted = self._held[0].arrival_ps if self._held else self.inner.next_send()
+        return None if wanted is None else max(wanted, self._now)
 
     def send(self, now: int) -> list[RequestSpec]:
         """Return what is due and allowed."""
@@ -92,6 +94,7 @@ class Limited:
     def ended(self, request_id: str, now: int, ok: bool) -> None:
         """Free a place."""
         self.in_flight -= 1
+        self._now = now
         self.inner.ended(request_id, now, ok)
 
     def unsent(self) -> Iterator[RequestSpec]:
