@@ -129,3 +129,35 @@ def test_bundled_recipes_are_equal_for_equal_seeds(name: str) -> None:
     first, again, other = (list(itertools.islice(canonical(_generated(name, seed)), 60)) for seed in (1, 1, 2))
     assert first == again
     assert first != other
+
+
+def test_a_fit_of_a_known_recipe_finds_its_rate_lengths_and_burstiness(tmp_path: Path) -> None:
+    from kvsim.cli.trace import _rates
+    from kvsim.workload.fit import fit_recipe
+    from kvsim.workload.write import canonical, write_lines
+
+    source = "{kind: poisson, rate_per_s: 4, requests: 6000, prompt_tokens: {mean: 900, cv: 0.6}, output_tokens: {mean: 80, cv: 0.3}, arrivals: {process: gamma, cv: 2}}"
+    trace = tmp_path / "t.jsonl"
+    write_lines(canonical(requests(source)), str(trace))
+    found = fit_recipe(str(trace), format=None, block_size=None, seed=2, reuse=_rates)
+    assert found.recipe["rate_per_s"] == pytest.approx(4, rel=0.08)
+    assert found.recipe["prompt_tokens"]["mean"] == pytest.approx(900, rel=0.03)
+    assert found.recipe["prompt_tokens"]["cv"] == pytest.approx(0.6, rel=0.08)
+    assert found.recipe["output_tokens"]["mean"] == pytest.approx(80, rel=0.02)
+    assert found.recipe["arrivals"] == {"process": "gamma", "cv": pytest.approx(2, rel=0.08)}
+    assert found.recipe["shared_prefix_tokens"] == 0
+    assert requests(str({**found.recipe, "requests": 5}).replace("'", ""))
+
+
+def test_a_fit_shows_the_reuse_curves_side_by_side_and_claims_no_more(tmp_path: Path) -> None:
+    from kvsim.cli.trace import _generated, _rates
+    from kvsim.workload.fit import fit_recipe
+    from kvsim.workload.write import canonical, write_lines
+
+    trace = tmp_path / "t.jsonl"
+    write_lines(canonical(_generated("chat", 1)), str(trace))
+    found = fit_recipe(str(trace), format=None, block_size=None, seed=2, reuse=_rates)
+    curve = [(a, b) for name, a, b in found.rows if name.startswith("LRU hits")]
+    assert len(curve) >= 3
+    assert all(a is not None and b is not None for a, b in curve)
+    assert "not claimed" in found.text()

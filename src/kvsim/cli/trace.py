@@ -242,12 +242,22 @@ def fit(trace: TraceFile, /, *, format: str | None = None, block_size: int | Non
     """
     from kvsim.workload.fit import fit_recipe
 
-    found = fit_recipe(trace, format=format, block_size=block_size, seed=seed)
+    found = fit_recipe(trace, format=format, block_size=block_size, seed=seed, reuse=_rates)
     if json:
         emit_json(found.data())
     else:
         emit(found.text())
     return 0
+
+
+def _rates(specs: list[RequestSpec], capacities: list[int]) -> list[tuple[int, float]]:
+    """Return (capacity, LRU hit rate) of requests in blocks of 512 tokens; without capacities at fractions of the working set."""
+    from kvsim.measure.curve import hit_curve
+    from kvsim.measure.references import references
+
+    curve = hit_curve(references(specs, 512))
+    sizes = capacities or [size for part in (64, 16, 4, 1) if (size := curve.working_set() // part)]
+    return [(size, curve.rate(size)) for size in sizes]
 
 
 def _write(lines: Iterable[str], output: str | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections import deque
 from collections.abc import Iterable, Iterator
 
 from kvsim.content import Runs, canonical, cut, join
@@ -16,7 +17,7 @@ WINDOW = 20_000
 
 def in_order(rows: Iterable[Raw | Skip], report: ReadReport, origin: str) -> Iterator[Raw]:
     """Yield requests by time; rows out of order by at most a window are put in place and counted."""
-    window: list[Raw] = []
+    window: deque[Raw] = deque()
     last = -1
     for row in rows:
         if isinstance(row, Skip):
@@ -32,7 +33,7 @@ def in_order(rows: Iterable[Raw | Skip], report: ReadReport, origin: str) -> Ite
             window.append(row)
         if len(window) > WINDOW:
             last = window[0].time_ps
-            yield window.pop(0)
+            yield window.popleft()
     yield from window
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from types import SimpleNamespace
@@ -42,16 +43,26 @@ def _cell(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def fit_recipe(path: str, *, format: str | None, block_size: int | None, seed: int) -> Fit:
-    """Return a recipe of independent requests behind a shared prefix with the trace's lengths, rate and (at most) its reuse."""
+Rates = Callable[[list[RequestSpec], list[int]], list[tuple[int, float]]]
+
+
+def fit_recipe(path: str, *, format: str | None, block_size: int | None, seed: int, reuse: Rates | None = None) -> Fit:
+    """Return a recipe of independent requests behind a shared prefix with the trace's lengths, rate, burstiness and (at most) its reuse.
+
+    ``reuse(requests, capacities)``: LRU hit rates by capacity in tokens (no capacities: its own choice of them), compared side by side.
+    """
     specs = list(open_trace(path, format, block_size=block_size))
     info = inspect(open_trace(path, format, block_size=block_size))
     recipe = _recipe(specs, info)
     drawn = _drawn(recipe, seed)
     rows = _compare(specs, info, drawn)
+    if reuse is not None and info.ceiling is not None:
+        of_trace = reuse(specs, [])
+        of_recipe = reuse(drawn, [size for size, _ in of_trace])
+        rows += [(f"LRU hits with {size:,} tokens", a, b) for (size, a), (_, b) in zip(of_trace, of_recipe, strict=True)]
     claims = (
-        "The recipe has the trace's mean rate and its length laws; arrivals are Poisson and one prefix is shared by all, so bursts and the shape of the "
-        "reuse curve are not claimed: compare the rows above, and replay the trace itself where reuse matters."
+        "The recipe has the trace's mean rate, the variation of its gaps and its length laws; one prefix is shared by all, so the shape of the reuse "
+        "curve is not claimed: compare the rows above, and replay the trace itself where reuse matters."
     )
     return Fit(recipe, rows, claims)
 
@@ -66,9 +77,13 @@ def _recipe(specs: list[RequestSpec], info: TraceInfo) -> dict[str, Any]:
     span = info.span_s or 1.0
     shared = round(info.reused_tokens / max(info.requests - 1, 1))
     own = [max(spec.prompt_tokens - shared, 1) for spec in specs]
+    burst = _burst(specs)
+    arrivals = (
+        {} if burst is None or 0.95 <= burst <= 1.05 else {"arrivals": {"process": "gamma", "cv": round(min(max(burst, 0.1), 20.0), 3)}}
+    )
     return {
         "kind": "poisson", "rate_per_s": round(info.requests / span, 6), "requests": info.requests, "shared_prefix_tokens": shared,
-        "prompt_tokens": _law(own), "output_tokens": _law([spec.output_tokens for spec in specs]),
+        "prompt_tokens": _law(own), "output_tokens": _law([spec.output_tokens for spec in specs]), **arrivals,
     }  # fmt: skip
 
 

@@ -113,7 +113,7 @@ def date_ps(text: str, origin: str, line: int, name: str) -> int:
     try:
         if found is None:
             raise ValueError
-        year, month, day, hour, minute, second = (int(found[i]) for i in range(1, 7))
+        year, month, day, hour, minute, second = map(int, found.group(1, 2, 3, 4, 5, 6))
         days = datetime.date(year, month, day).toordinal() - _EPOCH
         if hour > 23 or minute > 59 or second > 60:
             raise ValueError
