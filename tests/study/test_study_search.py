@@ -154,3 +154,14 @@ def test_noise_does_not_move_the_answer_out_of_the_bracket():
 def _noisy(rng: random.Random, share: float) -> dict[str, Any]:
     batches = [sum(rng.random() < share for _ in range(50)) / 50 for _ in range(20)]
     return {"slo": {"attainment": sum(batches) / 20}, "requests": {"total": 1000}, "batches": {"good": batches}}
+
+
+def test_an_undecided_lowest_load_is_not_called_missed():
+    def evaluate(value: float, replications: Any) -> list[Any]:
+        return [summary(0.905 if value < 4 else 0.5) for _ in replications]
+
+    found = bisect("x", 1, 10, evaluate, wanted=0.9, most_replications=1)
+    assert found.meets is None
+    assert found.fails is not None
+    assert 4 <= found.fails < 4.5
+    assert "not decided at 1" in found.sentence()

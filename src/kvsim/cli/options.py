@@ -268,6 +268,8 @@ def _change_cells(table: Options, row: Row) -> list[str]:
 def _load(load: dict[str, Any] | None) -> str:
     if load is None:
         return "-"
+    if load["meets"] is None and load["unsure"]:
+        return "unsure" if load["fails"] is None else f"unsure, below {load['fails']:.3g}"
     if load["meets"] is None:
         return f"below {load['low']:.3g}"
     return f"over {load['meets']:.3g}" if load["fails"] is None else f"{load['meets']:.3g} to {load['fails']:.3g}"

@@ -105,7 +105,7 @@ def _loads(options: Options) -> str:
     if base is None:
         return ""
     name = options.load_key.rpartition(".")[2]
-    if all(row.load is None or row.load["meets"] is None for row in options.rows):
+    if all(row.load is None or (row.load["meets"] is None and not row.load["unsure"]) for row in options.rows):
         return (
             f"On the sample ({options.sample}) nothing meets the SLO even at {name} {base['low']:g}: it is out of reach for this workload "
             "(single requests take longer), whatever the memory."
@@ -125,6 +125,8 @@ def _loads(options: Options) -> str:
 
 def _bracket(load: dict[str, float | None]) -> str:
     low, high = load["meets"], load["fails"]
+    if low is None and load["unsure"]:
+        return "not decided at any load tried" if high is None else f"below {high:g}, not decided where"
     if low is None:
         return f"below {load['low']:g}"
     return f"at least {low:g}" if high is None else f"{low:g} to {high:g}"

@@ -22,18 +22,21 @@ if TYPE_CHECKING:
     from kvsim.config.resolved import Resolved
 
 AS_IS = "as is"
-SAMPLE = 1500
+SAMPLE = 1000
+BIG = 2000  # requests beyond which options that are simulated step by step are left out unless asked for
+LEFT_OUT = "left out: its ranks are simulated step by step, which takes minutes for this workload (--slow simulates it)"
 SPAN = (1 / 16, 4.0)
 RATIOS = (0, 1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One thing an operator could change: overrides, and what it is worth knowing about them."""
+    """One thing an operator could change: overrides, what it is worth knowing about them, whether its simulation is slow."""
 
     name: str
     sets: tuple[str, ...] = ()
     remark: str = ""
+    slow: bool = False
 
 
 @dataclass(slots=True)
@@ -105,7 +108,7 @@ def variants(resolved: Resolved) -> list[Option]:
     tp = resolved.capacity.ranks
     if tp > 1 and not engine.enable_dp_attention:
         sets = ("engine.enable_dp_attention=true", f"engine.dp_size={tp}")
-        out.append(Option(f"DP attention {tp}", sets, "requests go to its ranks in turn, each with a cache of its own"))
+        out.append(Option(f"DP attention {tp}", sets, "requests go to its ranks in turn, each with a cache of its own", slow=True))
     out.append(_twice(resolved))
     return out
 
@@ -212,11 +215,15 @@ def options_table(
     replications: int = 1,
     search: bool = True,
     sample: int = SAMPLE,
+    slow: bool = False,
     workers: int = 2,
     executor: Executor | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Options:
-    """Return the options of a scenario (plain data), simulated. Raises ConfigError without an SLO or a workload."""
+    """Return the options of a scenario (plain data), simulated. Raises ConfigError without an SLO or a workload.
+
+    ``slow``: simulate options whose ranks go step by step on large workloads too.
+    """
     slo = base.get("slo") or {}
     if not any(slo.get(name) is not None for name in ("ttft", "tpot", "e2e")):
         raise ConfigError("slo: is missing; options need one, for example --set slo.ttft=10s --set slo.tpot=100ms")
@@ -226,13 +233,19 @@ def options_table(
     cut, words = sample_of(base, sample)
     chosen = variants(resolved)
     wanted = float(slo.get("attainment") or 0.99)
-    jobs = [Job(base, option.sets, replications, key, load, cut, wanted, search) for option in chosen]
-    found: list[dict[str, Any]] = [{} for _ in jobs]
+    left_out = [option.slow and not slow and is_big(base) for option in chosen]
+    jobs = [
+        Job(base, option.sets, replications, key, load, cut, wanted, search)
+        for option, out in zip(chosen, left_out, strict=True)
+        if not out
+    ]
+    places = [place for place, out in enumerate(left_out) if not out]
+    found: list[dict[str, Any]] = [{"summaries": [], "capacity": {}, "reason": LEFT_OUT, "load": None} for _ in chosen]
     ended = 0
 
     def keep(index: int, outcome: dict[str, Any]) -> None:
         nonlocal ended
-        found[index] = outcome
+        found[places[index]] = outcome
         ended += 1
         if progress is not None:
             progress(ended)
@@ -242,6 +255,14 @@ def options_table(
     if rows[0].reason:
         raise Infeasible(f"the scenario as it is cannot run: {rows[0].reason}")
     return Options(rows, key, words, slo)
+
+
+def is_big(base: dict[str, Any]) -> bool:
+    """Tell whether a workload has (or, a trace without a limit, may have) more than a few thousand requests."""
+    workload = base.get("workload") or {}
+    if workload.get("kind", "trace") == "trace":
+        return int(workload.get("limit") or BIG + 1) > BIG
+    return int(workload.get("requests") or 0) > BIG
 
 
 def sample_of(base: dict[str, Any], requests: int) -> tuple[tuple[str, ...], str]:

@@ -61,6 +61,9 @@ class Found:
     def sentence(self) -> str:
         """Return the answer in words, with its bracket."""
         side, what = ("largest", "met") if self.largest else ("smallest", "met")
+        if self.meets is None and self.unsure:
+            above = "" if self.fails is None else f"; {self.fails:g} surely misses it"
+            return f"No {self.key} was found that surely meets the SLO: not decided at {', '.join(f'{v:g}' for v in self.unsure)}{above}."
         if self.meets is None:
             tried = f"{self.fails:g}" if self.fails is not None else "any value tried"
             return f"No {self.key} was found that meets the SLO: already {tried} misses it."
@@ -138,6 +141,8 @@ def bisect(
     run = _Search(key, evaluate, wanted, start_replications, most_replications)
     good, bad = (low, high) if largest else (high, low)
     first = run.probe(good)
+    if first.verdict == UNSURE and run.probe(bad).verdict in (MISSED, INFEASIBLE):
+        return run.found(largest, None, _other_edge(run, good, bad, tolerance, whole))
     if first.verdict != MET:
         return run.found(largest, None, good if first.verdict != UNSURE else None)
     second = run.probe(bad)
@@ -160,7 +165,7 @@ def _other_edge(run: _Search, good: float, sure_bad: float | None, tolerance: fl
     """Close in on the undecided region from the failing side, so that the bracket is tight on both sides."""
     if sure_bad is None:
         return None
-    unsure = [p.value for p in run.probes.values() if p.verdict == UNSURE and min(good, sure_bad) < p.value < max(good, sure_bad)]
+    unsure = [p.value for p in run.probes.values() if p.verdict == UNSURE and min(good, sure_bad) <= p.value < max(good, sure_bad)]
     if not unsure:
         return sure_bad
     inner = max(unsure) if sure_bad > good else min(unsure)
