@@ -6,6 +6,7 @@ are merged until they no longer correlate, as for a single mean (``steady``).
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from kvsim.measure.latency import PS, meets, tpot_ps, ttft_ps
 from kvsim.measure.steady import BATCHES, batch_half_width, t_975
 from kvsim.measure.summary import slo_of
-import itertools
 
 if TYPE_CHECKING:
     from kvsim.record.recording import Recording, RequestRow
