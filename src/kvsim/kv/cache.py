@@ -102,14 +102,19 @@ class KvCache(Loading):
         if limit <= 0 or not self.radix:
             return Match(0, 0, self.root, self.root)
         lower = self._descend(holding, limit)
-        if self._renewing:
-            self._renew(lower or holding.node_seen)
-        best = node = holding.node_seen
-        host = 0
+        now, root, best = self.clock, self.root, holding.node_seen
+        host, node = 0, best
         while not node.device:
+            node.last = now
             host += node.size
             node = node.parent
-        return Match(holding.seen - host, host, node, best)
+        match = Match(holding.seen - host, host, node, best)
+        while node is not root:
+            node.last = now
+            node = node.parent
+        if self._renewing:
+            self._renew(lower or best)
+        return match
 
     def _renew(self, node: Node) -> None:
         """Enter the leaves among ``node`` and what is above it again: a touch made their keys fall."""
@@ -156,41 +161,51 @@ class KvCache(Loading):
         priority = holding.priority
         lower = self._descend(holding, size)
         last, matched = holding.node_seen, holding.seen
+        path, plain = self._touch(last, priority, copies=counts and self.hicache)
         if self._renewing:
             self._renew(lower or last)
         if lower is not None and self._raises_lower_part and priority > lower.priority:
             lower.priority = priority
         once = holding.inserted if self._counts_once else 0
-        end = adopted = 0
-        for node in self._path(last):
-            if node.parent is None:
-                return self._regrow(holding, end, size, counts, now, adopted)
-            end += node.size
-            if priority > node.priority:
-                node.priority = priority
-            if not node.device:
-                self._arrive(node)
-                adopted += node.size
-                if self._reclaims:
-                    self._register(node)
-                if not self._restored_count:
-                    continue
-            if counts and end > once:
-                node.hits += 1
-                if not node.host and node.hits >= self._threshold and self.hicache:
-                    self._back_up(node, now)
+        adopted = 0
+        if plain and not once:
+            if counts:
+                for node in path:
+                    node.hits += 1
+        else:
+            end = 0
+            for node in reversed(path):
+                if node.parent is None:
+                    return self._regrow(holding, end, size, counts, now, adopted)
+                end += node.size
+                if priority > node.priority:
+                    node.priority = priority
+                if not node.device:
+                    self._arrive(node)
+                    adopted += node.size
+                    if self._reclaims:
+                        self._register(node)
+                    if not self._restored_count:
+                        continue
+                if counts and end > once:
+                    node.hits += 1
+                    if not node.host and node.hits >= self._threshold and self.hicache:
+                        self._back_up(node, now)
         if matched == size:
             return last, adopted
         return self._append(holding, size, counts, now), adopted + size - matched
 
-    def _path(self, node: Node) -> list[Node]:
-        """Return the nodes from below the root down to ``node``."""
+    def _touch(self, node: Node, priority: int, *, copies: bool) -> tuple[list[Node], bool]:
+        """Touch ``node`` and all above it; return them, lowest first, and whether an insert changes nothing but their hits."""
         path: list[Node] = []
-        while node is not self.root:
+        plain, now, root = True, self.clock, self.root
+        while node is not root:
+            node.last = now
             path.append(node)
+            if not node.device or (copies and not node.host) or node.priority < priority:
+                plain = False
             node = node.parent
-        path.reverse()
-        return path
+        return path, plain
 
     def _regrow(
         self, holding: Holding, end: int, size: int, counts: bool, now: int, adopted: int
@@ -198,6 +213,7 @@ class KvCache(Loading):
         """Go on with an insert whose own backups evicted the host nodes behind ``end`` tokens: a new leaf."""
         holding.node_seen = NOWHERE
         self._descend(holding, end)
+        self._touch(holding.node_seen, 0, copies=False)
         return self._append(holding, size, counts, now), adopted + size - end
 
     def _append(self, holding: Holding, end: int, counts: bool, now: int) -> Node:

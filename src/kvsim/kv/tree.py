@@ -134,19 +134,16 @@ class Tree:
         return piece(runs, at, offset, self.page)
 
     def _descend(self, cursor: Cursor, limit: int) -> Node | None:
-        """Walk down the first ``limit`` tokens (whole pages), touching each node; split where the content diverges.
+        """Walk down the first ``limit`` tokens (whole pages); split where the content diverges.
 
-        Leaves ``cursor`` behind the tokens that match and returns the lower part of a split node, or None. Starts at
-        the node found last time if that is still in the tree: its content cannot have changed. Cost per node and run.
+        Leaves ``cursor`` behind the tokens that match and returns the lower part of a split node, or None. The clock has
+        moved on; the caller touches the path, which it walks anyway. Starts at the node found last time if that is still
+        in the tree: its content cannot have changed. Cost per new node and run.
         """
         page, runs = self.page, cursor.runs
         self.clock = now = self.clock + 2
         node = cursor.node_seen
         if node.parent is not None and cursor.seen <= limit and cursor.root_seen is self.root:
-            above = node
-            while above.parent is not None:
-                above.last = now
-                above = above.parent
             at, offset, left = cursor.at, cursor.offset, limit - cursor.seen
         else:
             node, at, offset, left = self.root, 0, 0, limit
@@ -163,7 +160,6 @@ class Tree:
             child = node.children.get(edge)
             if child is None:
                 break
-            child.last = now
             key, size = child.key, child.size
             single = len(key) == 1
             same = count if single else agreement(key, runs, at, offset)
@@ -171,6 +167,7 @@ class Tree:
                 same = left
             if same < size:
                 size = same - same % page
+                child.last = now
                 lower, child = child, self._split(child, size, now)
             node = child
             left -= size

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Iterator
+from operator import sub
 
 import msgspec
 
@@ -39,29 +40,34 @@ class Chains:
 
     def runs(self, ids: list[int], tokens: int) -> Runs:
         """Return the content of ``tokens`` tokens in blocks ``ids``; the last block may be partial."""
-        block, parents = self.block, self._parent
-        out: list[Run] = []
-        previous = first = -1
-        length = 0
-        for given in ids:
-            known = parents.get(given)
-            if known is None:
-                parents[given] = previous
-                own = given
-            elif known == previous:
-                own = given
-            else:
-                own = self._other(previous, given)
-            if own == previous + 1 and length:
-                length += 1
-            else:
-                if length:
-                    out.append((first * block, length * block))
-                first, length = own, 1
-            previous = own
-        if length:
-            out.append((first * block, length * block))
+        if not self._note_parents(ids):
+            ids = self._interned_ids(ids)
+        block = self.block
+        cuts = [at for at, step in enumerate(map(sub, ids[1:], ids), 1) if step != 1]
+        edges = zip([0, *cuts], [*cuts, len(ids)], strict=True) if ids else ()
+        out: list[Run] = [(ids[start] * block, (end - start) * block) for start, end in edges]
         return _fitted(out, tokens, len(ids) * block)
+
+    def _note_parents(self, ids: list[int]) -> bool:
+        """Keep each new id's parent; False, with nothing kept, if an id is known (or comes again) behind another parent."""
+        before, known = [-1, *ids[:-1]], list(map(self._parent.get, ids))
+        if known == before:
+            return True
+        new = known.index(None) if None in known else len(ids)
+        fresh = ids[new:]
+        if known[:new] != before[:new] or any(parent is not None for parent in known[new:]) or len(set(fresh)) < len(fresh):
+            return False
+        self._parent.update(zip(fresh, before[new:], strict=True))
+        return True
+
+    def _interned_ids(self, ids: list[int]) -> list[int]:
+        """Return ``ids`` with every id that is known behind another parent replaced by one of its own."""
+        out, previous = [], -1
+        for given in ids:
+            parent = self._parent.setdefault(given, previous)
+            previous = given if parent == previous else self._other(previous, given)
+            out.append(previous)
+        return out
 
     def _other(self, parent: int, given: int) -> int:
         """Return a fresh id for a block id that appears behind another parent: other content, so another token run."""

@@ -176,14 +176,23 @@ class Cohort:
         """Return how many pages the next step takes."""
         return self.size if self.page == 1 else self._ring[self.allocated % self.page]
 
-    def crossings(self) -> Crossings:
-        """Return how many pages the next steps take."""
-        at = self.allocated % self.page
-        return Crossings(self.size, self.page, self._ring[at:] + self._ring[:at] if self.page > 1 else [self.size])
+    def crossings(self, most: int = NEVER) -> Crossings:
+        """Return how many pages the next steps take, looking at up to ``most`` steps."""
+        page = self.page
+        if page == 1:
+            return Crossings(self.size, 1, [self.size])
+        at, ring = self.allocated % page, self._ring
+        turns = ring[at : at + most]
+        if len(turns) < most and at:
+            turns += ring[: min(at, most - len(turns))]
+        return Crossings(self.size, page, turns)
 
 
 class Crossings:
-    """When the members of a cohort need their next pages, from now on: ``turns[i]`` of them in the i-th step."""
+    """When the members of a cohort need their next pages, from now on: ``turns[i]`` of them in the i-th step.
+
+    ``turns`` holds one page's worth of steps, or fewer if nobody asks for more than those.
+    """
 
     __slots__ = ("_until", "page", "size")
 
@@ -197,8 +206,10 @@ class Crossings:
         return self.size * rounds + (self._until[rest - 1] if rest else 0)
 
     def most_steps(self, pages: int) -> int:
-        """Return the most steps that take at most ``pages`` pages."""
+        """Return the most steps that take at most ``pages`` pages (of those looked at)."""
         if pages < 0:
             return -1
         rounds, left = divmod(pages, self.size)
+        if rounds and len(self._until) < self.page:
+            return len(self._until)
         return rounds * self.page + bisect_right(self._until, left)

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kvsim.serving.port import Step
 from kvsim.serving.sglang.cohort import Crossings
 from kvsim.serving.sglang.decode import Decoding
 from kvsim.serving.sglang.request import SglangStep
 
+if TYPE_CHECKING:
+    from kvsim.kv.cache import KvCache
+    from kvsim.rules.sglang import SglangParams
+
 
 class Runs(Decoding):
     """Adds ``quiet`` and ``advance`` to the scheduler."""
+
+    def __init__(self, params: SglangParams, cache: KvCache) -> None:
+        super().__init__(params, cache)
+        self._decays: list[float] = []
+        self._decayed_at: dict[float, int] = {}
 
     def quiet(self, previous: Step | None) -> int:
         """Return how many further iterations repeat the decode step just planned (see serving.port.Scheduler)."""
@@ -39,7 +50,7 @@ class Runs(Decoding):
         cache = self.cache
         if self.cohort.size * (wanted + 1) * cache.page <= cache.free:
             return wanted
-        crossings = self.cohort.crossings()
+        crossings = self.cohort.crossings(wanted)
         if cache.write_back or (self.rules.poll_every_iteration and not cache.idle_transfers):
             return self._before_eviction(crossings)
         return crossings.most_steps((cache.free + cache.evictable) // cache.page)
@@ -63,26 +74,32 @@ class Runs(Decoding):
     def _advance_slots(self, most: int) -> int:
         """Take the slots of some steps: all up to the next eviction, or one that evicts; return how many."""
         cache, cohort = self.cache, self.cohort
-        if cache.page == 1 and cohort.size * (most + 1) <= cache.free:
+        page = cache.page
+        if page == 1 and cohort.size * (most + 1) <= cache.free:
             cache.take(cohort.size * most)
             cohort.skip(most, 0)
             return most
-        crossings = cohort.crossings()
-        steps = min(most, self._before_eviction(crossings))
+        crossings = cohort.crossings(most)
+        steps = most if cohort.size * (most + 1) * page <= cache.free else min(most, self._before_eviction(crossings))
         if not steps and not cache.evictable:  # nothing to evict: the steps take what is free
-            steps = min(most, crossings.most_steps(cache.free // cache.page))
+            steps = min(most, crossings.most_steps(cache.free // page))
         if not steps:
-            cache.make_room(cohort.pages_now() * cache.page, self.now)
+            cache.make_room(cohort.pages_now() * page, self.now)
             self._allocate_decode(self.now)
             return 1
         if pages := crossings.until(steps):
-            cache.take(pages * cache.page)
+            cache.take(pages * page)
         cohort.skip(steps, 0)
         return steps
 
     def _decay(self, times: int) -> None:
-        ratio, decay, floor = self.ratio, self.ratio_decay, self.ratio_min
-        while times and ratio > floor:
-            ratio = max(ratio - decay, floor)
-            times -= 1
-        self.ratio = ratio
+        """Let the new-token ratio fall ``times`` times: the same subtractions as step by step, each made once per start."""
+        at = self._decayed_at.get(self.ratio)
+        if at is None:
+            self._decays, self._decayed_at, at = [self.ratio], {self.ratio: 0}, 0
+        decays, decay, floor = self._decays, self.ratio_decay, self.ratio_min
+        at += times
+        while at + 1 >= len(decays) and (last := decays[-1]) > floor and last - decay < last:  # and one more, for the next plan
+            self._decayed_at[max(last - decay, floor)] = len(decays)
+            decays.append(max(last - decay, floor))
+        self.ratio = decays[at] if at < len(decays) else decays[-1]
