@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from kvsim.cost.topology import D2H, DIRECTIONS, H2D, Topology
+from kvsim.cost.topology import DIRECTIONS, H2D, Topology
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,11 +148,13 @@ class Links:
         """
         rows = []
         for way, queue in enumerate(self._queues):
+            name = DIRECTIONS[way]
             for copy in queue[self._drained[way] :]:
-                end = self.finish_time(copy, copy.submit)
-                rows.append((DIRECTIONS[way], copy.submit, copy.start, end, copy.tokens, copy.bytes))
+                if copy.end < 0:
+                    self.finish_time(copy, copy.submit)
+                rows.append((name, copy.submit, copy.start, copy.end, copy.tokens, copy.bytes))
             self._drained[way] = len(queue)
-        rows.sort(key=lambda row: (row[1], row[2], row[0] == D2H))
+        rows.sort(key=itemgetter(1, 2))  # stable: loads, appended first, stay before stores of the same instant
         return rows
 
     def busy_ps(self, way: str, start_ps: int, end_ps: int) -> int:

@@ -62,33 +62,41 @@ def inter_token(recording: Recording, quantiles: tuple[int, ...] = PERCENTILES) 
         return None
     import numpy as np
 
-    table = np.array([row[2:] for row in recording.gaps], dtype=np.int64)
-    gap, count, repeat, slope = table.T
-    weight = count * repeat
-    total = int(weight.sum())
+    gap, count, repeat, slope = np.array(recording.gaps, dtype=np.int64).T[2:]
+    total = int((count * repeat).sum())
     exact = sum(g * c * r + c * s * (r * (r - 1) // 2) for _, _, g, c, r, s in recording.gaps)  # Python integers: no overflow
-    mean = exact / total
     last = gap + slope * (repeat - 1)
-    low, high = int(np.minimum(gap, last).min()), int(np.maximum(gap, last).max())
-    safe = np.maximum(slope, 1)
-
-    def not_larger(x: int) -> int:
-        fits = np.where(slope > 0, np.clip((x - gap) // safe + 1, 0, repeat), np.where(gap <= x, repeat, 0))
-        return int((fits * count).sum())
-
-    out: dict[str, Any] = {"mean": mean * PS, "count": total}
+    high = int(np.maximum(gap, last).max())
+    out: dict[str, Any] = {"mean": exact / total * PS, "count": total}
+    runs = np.stack([np.minimum(gap, last), count, repeat, np.abs(slope), np.maximum(gap, last)])  # a falling run is one that rises, backwards
     for p in quantiles:
-        need = -(-total * p // 100)
-        lo, hi = low, high
-        while lo < hi:
-            middle = (lo + hi) // 2
-            if not_larger(middle) >= need:
-                hi = middle
-            else:
-                lo = middle + 1
-        out[f"p{p}"] = lo * PS
+        out[f"p{p}"] = _nearest_rank(runs, -(-total * p // 100)) * PS
     out["max"] = high * PS
     return out
+
+
+def _nearest_rank(runs: npt.NDArray[np.int64], rank: int) -> int:
+    """Return the smallest x such that at least ``rank`` gaps are <= x: bisection, dropping the runs that are wholly on one side.
+
+    ``runs``: rows smallest gap, count, repeat, slope (not negative), largest gap (5 x n).
+    """
+    import numpy as np
+
+    low, high = int(runs[0].min()), int(runs[4].max())
+    while low < high:
+        middle = (low + high) // 2
+        gap, count, repeat, slope, last = runs
+        fits = np.where(last <= middle, repeat, np.clip((middle - gap) // np.maximum(slope, 1) + 1, 0, repeat) * (gap <= middle))
+        below = int((fits * count).sum())
+        if below >= rank:
+            high = middle
+            runs = runs[:, gap <= middle]
+        else:
+            low = middle + 1
+            gone = last <= middle
+            rank -= int((repeat * count)[gone].sum())
+            runs = runs[:, ~gone]
+    return low
 
 
 def meets(row: RequestRow, slo: Any) -> bool:

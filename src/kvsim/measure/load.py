@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from operator import mul, sub
 from typing import TYPE_CHECKING, Any
 
 from kvsim.measure.steady import overloaded
+from kvsim.record.recording import STEP_COLUMNS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kvsim.record.recording import Recording
 
 
@@ -27,23 +31,29 @@ def _load(recording: Recording, span: int) -> dict[str, Any] | None:
         return None
     waiting = sum(_until(row.admitted_ps, row.end_ps, span) - row.arrival_ps for row in recording.requests)
     running = sum(_until(row.end_ps, None, span) - row.admitted_ps for row in recording.requests if row.admitted_ps is not None)
-    replicas = len({row[0] for row in recording.steps}) or 1
-    busy = sum(row[3] - row[2] for row in recording.steps)
-    prefill = sum(row[3] - row[2] for row in recording.steps if row[1] != "decode")
-    steps = sum(row[4] for row in recording.steps)
+    rows: Sequence[Sequence[Any]] = recording.steps or [(0, "idle", *(0,) * (len(STEP_COLUMNS) - 2))]
+    columns = dict(zip(STEP_COLUMNS, zip(*rows, strict=True), strict=True))
+    durations = list(map(sub, columns["end_ps"], columns["start_ps"]))
+    busy, replicas = sum(durations), len(set(columns["replica"]))
+    prefill = sum([duration for duration, kind in zip(durations, columns["kind"], strict=True) if kind != "decode"])
+
+    def while_busy(name: str) -> float:
+        """Return the mean of an occupancy over busy time (each row's value holds at its end)."""
+        return sum(map(mul, columns[name], durations)) / busy if busy else 0.0
+
     return {
         "running_mean": running / span,
         "waiting_mean": waiting / span,
         "waiting_definition": "before the first admission; a retracted request counts as running",
-        "running_max": max((row[12] for row in recording.steps), default=0),
-        "waiting_max": max((row[13] for row in recording.steps), default=0),
+        "running_max": max(columns["running"]),
+        "waiting_max": max(columns["waiting"]),
         "gpu_busy": busy / (span * replicas),
         "prefill_share": prefill / (span * replicas),
-        "steps": steps,
-        "device_tokens_mean": _weighted(recording, 14) if recording.steps else 0.0,
-        "host_tokens_mean": _weighted(recording, 16) if recording.steps else 0.0,
-        "device_tokens_max": max((row[14] for row in recording.steps), default=0),
-        "host_tokens_max": max((row[16] for row in recording.steps), default=0),
+        "steps": sum(columns["steps"]),
+        "device_tokens_mean": while_busy("device_used"),
+        "host_tokens_mean": while_busy("host_used"),
+        "device_tokens_max": max(columns["device_used"]),
+        "host_tokens_max": max(columns["host_used"]),
     }
 
 
@@ -51,12 +61,6 @@ def _until(first: int | None, second: int | None, otherwise: int) -> int:
     if first is not None:
         return first
     return otherwise if second is None else second
-
-
-def _weighted(recording: Recording, column: int) -> float:
-    """Return the mean of an occupancy column over busy time (each row's value holds at its end)."""
-    weight = sum(row[3] - row[2] for row in recording.steps)
-    return sum(row[column] * (row[3] - row[2]) for row in recording.steps) / weight if weight else 0.0
 
 
 def _cache(recording: Recording) -> dict[str, int]:

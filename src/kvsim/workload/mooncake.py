@@ -55,7 +55,7 @@ class Chains:
             return True
         new = known.index(None) if None in known else len(ids)
         fresh = ids[new:]
-        if known[:new] != before[:new] or any(parent is not None for parent in known[new:]) or len(set(fresh)) < len(fresh):
+        if known[:new] != before[:new] or known.count(None) < len(fresh) or len(set(fresh)) < len(fresh):
             return False
         self._parent.update(zip(fresh, before[new:], strict=True))
         return True
