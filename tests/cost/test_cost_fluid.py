@@ -74,11 +74,11 @@ def test_bytes_are_conserved_on_any_topology(topology: Topology, ops: list[tuple
         end = links.finish_time(ticket, now)
         for number in range(len(links._classes)):
             moved = 0
-            for k, (at, _, rates) in enumerate(ticket.pieces):
-                until = ticket.pieces[k + 1][0] if k + 1 < len(ticket.pieces) else end
+            for k, (at, _, rates) in enumerate(ticket.course()):
+                until = ticket.course()[k + 1][0] if k + 1 < len(ticket.course()) else end
                 moved += rates[number] * (until - at)
-            size, fastest = ticket.bytes * 10**12, max((p[2][number] for p in ticket.pieces), default=0)
-            assert size <= moved <= size + fastest * (1 + len(ticket.pieces))
+            size, fastest = ticket.bytes * 10**12, max((p[2][number] for p in ticket.course()), default=0)
+            assert size <= moved <= size + fastest * (1 + len(ticket.course()))
 
 
 @given(topologies(), operations)

@@ -71,8 +71,8 @@ def test_layerwise_end_is_the_pipeline_computed_layer_by_layer(layers: int, size
 def _ready(copy: object, i: int, layers: int) -> float:
     target = copy.bytes * 10**12 * i / layers
     moved = 0.0
-    for k, (at, _, rates) in enumerate(copy.pieces):
-        until = copy.pieces[k + 1][0] if k + 1 < len(copy.pieces) else copy.end
+    for k, (at, _, rates) in enumerate(copy.course()):
+        until = copy.course()[k + 1][0] if k + 1 < len(copy.course()) else copy.end
         if moved + rates[0] * (until - at) >= target * (1 - 1e-12):
             return at + (target - moved) / rates[0]
         moved += rates[0] * (until - at)

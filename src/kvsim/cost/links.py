@@ -44,16 +44,26 @@ class CopyMode:
 
 
 class Copy:
-    """One operation (the ticket). ``end`` is known once planned; ``pieces``: (time, left, rate per class of GPUs) from
-    then on."""
+    """One operation (the ticket). ``end`` is known once planned; ``course``: how it goes on from then on.
 
-    __slots__ = ("bytes", "end", "pieces", "start", "submit", "tokens", "way")
+    ``steady``: (setup_ps, rate) of a copy whose rate never changes; its course is made when somebody asks for it.
+    """
 
-    def __init__(self, way: int, tokens: int, size: int, submit: int) -> None:
-        self.way, self.tokens, self.bytes, self.submit = way, tokens, size, submit
+    __slots__ = ("bytes", "end", "pieces", "start", "steady", "submit", "tokens", "way")
+
+    def __init__(self, way: int, tokens: int, size: int, submit: int, steady: tuple[int, int] | None = None) -> None:
+        self.way, self.tokens, self.bytes, self.submit, self.steady = way, tokens, size, submit, steady
         self.start = -1
         self.end = -1
-        self.pieces: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
+        if steady is None:
+            self.pieces: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
+
+    def course(self) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+        """Return (time, left, rate per class of GPUs) from each change on."""
+        if self.steady is None:
+            return self.pieces
+        setup, rate = self.steady
+        return [(self.start + setup, (self.bytes * PS_PER_S,), (rate,))]
 
 
 #: One direction's position: index of the copy at work in its FIFO (== len: idle), its phase, when that phase ends,
@@ -165,9 +175,9 @@ class Links:
         return sum(max(0, min(copy.end, end_ps) - max(copy.start, start_ps)) for copy in queue)
 
     # ------------------------------------------------------------------ FIFO and time
-    def _steady_rates(self) -> tuple[int, int] | None:
-        """Return the rate of each direction if neither ever changes: all GPUs alike, and no direction slows the
-        other."""
+    def _steady_rates(self) -> tuple[tuple[int, int], tuple[int, int]] | None:
+        """Return (setup_ps, rate) of each direction if neither rate ever changes: all GPUs alike, and no direction slows
+        the other."""
         if len(self._classes) > 1:
             return None
         gpus = range(self.topology.gpus)
@@ -176,13 +186,16 @@ class Links:
             self.topology.rates((), gpus),
             self.topology.rates(gpus, gpus),
         )
-        rates = min(load), min(store)
-        return rates if rates == (min(both_load), min(both_store)) and min(rates) > 0 else None
+        rates, setup = (min(load), min(store)), self.mode.setup_ps
+        if rates != (min(both_load), min(both_store)) or min(rates) <= 0:
+            return None
+        return (setup, rates[0]), (setup, rates[1])
 
     def _submit(self, way: int, tokens: int, now: int) -> Copy:
-        copy = Copy(way, tokens, tokens * self.mode.bytes_per_token[way], now)
-        if self._steady is not None:
-            return self._submit_steady(copy, self._steady[way])
+        steady = self._steady
+        copy = Copy(way, tokens, tokens * self.mode.bytes_per_token[way], now, steady and steady[way])
+        if copy.steady is not None:
+            return self._submit_steady(copy, copy.steady[1])
         self._plan_to(now)
         self._forget_before(now)
         if self._lanes[way][1] == IDLE and self._time > now:
@@ -203,7 +216,6 @@ class Links:
         flow, work = start + self._setup, copy.bytes * PS_PER_S
         end, least = flow - (-work // rate), flow + self._floor
         copy.end = free[way] = end if end > least else least
-        copy.pieces.append((flow, (work,), (rate,)))
         self._queues[way].append(copy)
         return copy
 
@@ -329,12 +341,13 @@ def _last_layer_bound(copy: Copy, compute: int, layers: int) -> int:
     """
     total = copy.bytes * PS_PER_S
     worst = copy.end + -(-compute // layers)
-    for number in range(len(copy.pieces[0][1]) if copy.pieces else 0):
-        for k, (at, left, rates) in enumerate(copy.pieces):
+    course = copy.course()
+    for number in range(len(course[0][1]) if course else 0):
+        for k, (at, left, rates) in enumerate(course):
             if not rates[number]:
                 continue
             moved = total - left[number]
-            after = copy.pieces[k + 1][1][number] if k + 1 < len(copy.pieces) else 0
+            after = course[k + 1][1][number] if k + 1 < len(course) else 0
             first = moved * layers // total + 1 if total else layers
             last = (total - after) * layers // total if total else layers
             for i in {first, last}:

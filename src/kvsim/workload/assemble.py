@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 
 from kvsim.content import Runs, canonical, cut, join
 from kvsim.errors import TraceError
-from kvsim.workload.mooncake import OUTPUT_BASE, Chains, fitting_block
+from kvsim.workload.chains import Chains
+from kvsim.workload.mooncake import OUTPUT_BASE, fitting_block
 from kvsim.workload.raw import Raw, ReadReport, Skip
 from kvsim.workload.spec import RequestSpec
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Iterator
-from operator import sub
 
 import msgspec
 
-from kvsim.content import Run, Runs
 from kvsim.errors import TraceError
+from kvsim.workload.chains import Chains
 from kvsim.workload.raw import ReadReport, Skip, epoch_unit, ps_of
 from kvsim.workload.spec import RequestSpec
 
@@ -28,64 +27,6 @@ class MooncakeRow(msgspec.Struct, gc=False):
     input_length: int
     output_length: int
     hash_ids: list[int] = []
-
-
-class Chains:
-    """Turns block ids into runs of tokens, checking that every id has one parent; otherwise (parent, id) pairs are interned."""
-
-    def __init__(self, block: int) -> None:
-        self.block = block
-        self._parent: dict[int, int] = {}
-        self._interned: dict[tuple[int, int], int] = {}
-
-    def runs(self, ids: list[int], tokens: int) -> Runs:
-        """Return the content of ``tokens`` tokens in blocks ``ids``; the last block may be partial."""
-        if not self._note_parents(ids):
-            ids = self._interned_ids(ids)
-        block = self.block
-        cuts = [at for at, step in enumerate(map(sub, ids[1:], ids), 1) if step != 1]
-        edges = zip([0, *cuts], [*cuts, len(ids)], strict=True) if ids else ()
-        out: list[Run] = [(ids[start] * block, (end - start) * block) for start, end in edges]
-        return _fitted(out, tokens, len(ids) * block)
-
-    def _note_parents(self, ids: list[int]) -> bool:
-        """Keep each new id's parent; False, with nothing kept, if an id is known (or comes again) behind another parent."""
-        before, known = [-1, *ids[:-1]], list(map(self._parent.get, ids))
-        if known == before:
-            return True
-        new = known.index(None) if None in known else len(ids)
-        fresh = ids[new:]
-        if known[:new] != before[:new] or known.count(None) < len(fresh) or len(set(fresh)) < len(fresh):
-            return False
-        self._parent.update(zip(fresh, before[new:], strict=True))
-        return True
-
-    def _interned_ids(self, ids: list[int]) -> list[int]:
-        """Return ``ids`` with every id that is known behind another parent replaced by one of its own."""
-        out, previous = [], -1
-        for given in ids:
-            parent = self._parent.setdefault(given, previous)
-            previous = given if parent == previous else self._other(previous, given)
-            out.append(previous)
-        return out
-
-    def _other(self, parent: int, given: int) -> int:
-        """Return a fresh id for a block id that appears behind another parent: other content, so another token run."""
-        key = (parent, given)
-        found = self._interned.get(key)
-        if found is None:
-            found = self._interned[key] = (1 << 55) + 2 * len(self._interned)
-            self._parent[found] = parent
-        return found
-
-
-def _fitted(out: list[Run], tokens: int, have: int) -> Runs:
-    if have > tokens and out:
-        first, count = out[-1]
-        out[-1] = (first, count - (have - tokens))
-    elif have < tokens:
-        out.append((-1, tokens - have))  # a partial tail without an id: made unique by the caller
-    return tuple(out)
 
 
 def read_mooncake(

@@ -371,8 +371,7 @@ class SglangScheduler(Runs):
         """Return (running, waiting); who has finished is neither, though the engine's batch keeps it until the next decode plan."""
         last = self.last
         fresh = sum([not r.finished for r in last.batch]) if last is not None and last.is_extend else 0
-        running = sum([not r.finished for r in self.running]) if self.ended_in_running else len(self.running)
-        return running + fresh, len(self.waiting)
+        return len(self.running) - len(self.ended_in_running) + fresh, len(self.waiting)
 
     def pending(self) -> Sequence[Request]:
         """Return everybody queued or running."""
