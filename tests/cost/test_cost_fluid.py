@@ -103,7 +103,7 @@ def test_links_whose_rates_never_change_agree_with_the_general_plan(gpus: int, o
     topology = Topology(gpus, 55e9, 56e9, (0.93, 0.93), (Shared("dram", tuple(range(gpus)), 600e9, True),), (30e9, 28e9))
     mode = CopyMode((70_272, 70_272), setup_ps=20_000_000, floor_ps=600_000_000 if floor else 0)
     steady, general, now = Links(topology, mode), Links(topology, mode), 0
-    assert steady._steady == (30_000_000_000, 28_000_000_000)
+    assert steady._steady == ((20_000_000, 30_000_000_000), (20_000_000, 28_000_000_000))
     general._steady = None
     for kind, tokens, gap, _ in ops:
         now += gap
