@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(Path(__file__).parent))
+
+from module_state import kept  # noqa: E402
 
 
 def shared_folder() -> Path | None:
@@ -30,3 +35,10 @@ def shared() -> Path:
 def root() -> Path:
     """The repository's root."""
     return ROOT
+
+
+@pytest.fixture(scope="module", autouse=True)
+def modules_as_before() -> Iterator[None]:
+    """Registries and module-level names of kvsim are the same after a test file as before it."""
+    with kept():
+        yield

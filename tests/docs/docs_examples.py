@@ -14,8 +14,13 @@ import io
 import os
 import re
 import shlex
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
+
+from module_state import import_all, kept
 
 MARK = re.compile(r"^<!--\s*(run|file|output)\b\s*(.*?)\s*-->$")
 
@@ -56,12 +61,26 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
-def run_page(page: Path, folder: Path) -> int:
-    """Execute every example of a page in ``folder`` and return how many there were; AssertionError where one fails."""
-    count, printed, names = 0, "", {}
+@contextlib.contextmanager
+def untouched(folder: Path) -> Iterator[None]:
+    """Work in ``folder``; registries, module-level names, environment, search path and folder are as before afterwards."""
+    import_all()
     before = Path.cwd()
-    os.chdir(folder)
-    try:
+    with kept(), mock.patch.dict(os.environ), mock.patch.object(sys, "path", list(sys.path)):
+        os.chdir(folder)
+        try:
+            yield
+        finally:
+            os.chdir(before)
+
+
+def run_page(page: Path, folder: Path) -> int:
+    """Execute every example of a page in ``folder`` and return how many there were; AssertionError where one fails.
+
+    What an example registers or changes (see `untouched`) is gone when its page ends.
+    """
+    count, printed, names = 0, "", {}
+    with untouched(folder):
         for block in blocks(page):
             where = f"{page.name}:{block.line}"
             if block.kind == "file":
@@ -76,8 +95,6 @@ def run_page(page: Path, folder: Path) -> int:
             else:
                 printed = run_shell(block.text, int(block.argument.removeprefix("exit=") or 0), where)
                 count += 1
-    finally:
-        os.chdir(before)
     return count
 
 
