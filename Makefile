@@ -38,7 +38,7 @@ lint: $(VENV)/.installed-dev   ## ruff, mypy --strict, the import contract
 check: lint test               ## what CI runs
 
 bench: $(VENV)/.installed-dev  ## the speed table, with targets
-	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks; $(BIN)/python -m pytest -q benchmarks/test_parts.py
 
 validate: $(VENV)/.installed-dev  ## measured against simulated; regenerates docs/validation.md
 	@experiments/validation/predict.sh $(BIN)/kvsim

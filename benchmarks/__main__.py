@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.jobs import SCENARIO, TRACE, copies
 from benchmarks.measure import REFERENCE_LOOP_S, Outcome, calibration_loop, run_job
+from benchmarks.worst import CASES
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,10 @@ def lines(folder: str) -> list[Line]:
             growth("us_per_request", ("simulate",), ("simulate", "costs={kind: analytic}", "links={kind: topology, topology: uplink2}", "workload.rate_scale=0.1")),
         ),
         Line("vLLM rules against SGLang's, block 16", 2.0, 1.2, "x", False, growth("us_per_request", ("simulate",), ("vllm",))),
+        *[
+            Line(f"worst case {name}, us/request at 4x the size", 1.5, 1.2, "x", False, growth("us_per_request", ("worst", name), ("worst", name, "4")))
+            for name in CASES
+        ],
     ]  # fmt: skip
 
 

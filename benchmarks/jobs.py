@@ -98,9 +98,17 @@ def curve() -> dict[str, Any]:
     return {"curve_cpu_s": time.process_time() - start}
 
 
-def vllm() -> dict[str, Any]:
+def vllm(*overrides: str) -> dict[str, Any]:
     """Simulate the trace under vLLM's rules, block 16, with CPU offload."""
-    return simulate(scenario=str(HERE / "scenarios" / "mooncake-vllm.yaml"))
+    return simulate(*overrides, scenario=str(HERE / "scenarios" / "mooncake-vllm.yaml"))
+
+
+def worst(case: str, factor: int = 1) -> dict[str, Any]:
+    """Simulate one of the worst cases."""
+    from benchmarks.worst import run_case
+
+    run_case(case)  # imports and caches are warm
+    return run_case(case, factor)
 
 
 JOBS: dict[str, Callable[..., dict[str, Any]]] = {
@@ -110,6 +118,7 @@ JOBS: dict[str, Callable[..., dict[str, Any]]] = {
     "sweep": sweep,
     "curve": curve,
     "vllm": vllm,
+    "worst": worst,
 }
 
 

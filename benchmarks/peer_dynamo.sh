@@ -1,20 +1,16 @@
 #!/bin/sh
-# Times the public Dynamo replay on the same trace in its own environment, if it can be installed from its published wheels.
+# Times the public Dynamo offline replay (its published wheels, in an environment of their own) and kvsim on the same trace in one run, and prints the ratio.
+# Usage: benchmarks/peer_dynamo.sh [TRACE]. Skips, visibly, where the wheels cannot be installed.
 set -eu
-trace=${1:-../shared/traces/mooncake_conversation.jsonl}
-place=${TMPDIR:-/tmp}/peer-dynamo
-python3 -m venv "$place"
-if ! "$place/bin/pip" install --quiet ai-dynamo; then
-  echo "skipped: ai-dynamo cannot be installed here"
+here=$(dirname "$0")
+trace=${1:-${KVSIM_SHARED:-$here/../../shared}/traces/mooncake_conversation.jsonl}
+place=${PEER_VENV:-${TMPDIR:-/tmp}/peer-dynamo}
+[ -f "$trace" ] || { echo "skipped: no trace at $trace"; exit 0; }
+if [ ! -x "$place/bin/python" ]; then python3 -m venv "$place"; fi
+if ! "$place/bin/python" -c "import dynamo._core" 2>/dev/null && ! "$place/bin/pip" install --quiet --disable-pip-version-check ai-dynamo-runtime; then
+  echo "skipped: ai-dynamo-runtime cannot be installed here"
   exit 0
 fi
-"$place/bin/python" - "$trace" <<'PY' || { echo "skipped: this release has no offline replay"; exit 0; }
-import sys, time
-try:
-    from dynamo.llm import mocker_replay  # the offline replay of some releases
-except ImportError:
-    sys.exit(1)
-start = time.perf_counter()
-mocker_replay(sys.argv[1])
-print(f"peer: {time.perf_counter() - start:.2f} s wall")
-PY
+"$place/bin/python" "$here/peer_dynamo.py" "$trace" > "$place/peer.jsonl" || { echo "skipped: this release of the peer has another interface"; exit 0; }
+python=${PYTHON:-$here/../.venv/bin/python}
+(cd "$here/.." && "$python" -m benchmarks.beside "$place/peer.jsonl")

@@ -14,34 +14,42 @@ class Chains:
     """Turns block ids into runs of tokens, checking that every id has one parent; otherwise (parent, id) pairs are interned.
 
     Most files number their ids in the order in which they come, so nearly all stand behind the number before them: of those only
-    a span ``[start, top]`` is kept in which every id was seen, and by name the ids in it that stand behind another one.
+    spans ``(first, last)`` are kept in which every id was seen, and by name the ids that stand behind another one.
     """
 
     def __init__(self, block: int) -> None:
         self.block = block
-        self._start, self._top = 0, -1
-        self._spans: list[tuple[int, int]] = []  # older spans, ascending
+        self._spans: list[tuple[int, int]] = [(0, -1)]  # ascending; only the last one grows
         self._named: dict[int, int] = {}
         self._interned: dict[tuple[int, int], int] = {}
 
     def runs(self, ids: list[int], tokens: int) -> Runs:
         """Return the content of ``tokens`` tokens in blocks ``ids``; the last block may be partial: (-1, n) is a tail without an id."""
-        block, named, start, top = self.block, self._named, self._start, self._top
+        block, named = self.block, self._named
+        start, top = low, high = self._spans[-1]  # low, high: the span in which the last id was found
         out: list[Run] = []
         previous = first = -1
         length = 0
         for given in ids:
-            if start <= given <= top:
+            if low <= given <= high:
                 parent = named.get(given, given - 1)
             elif given == top + 1:
-                top = self._top = given
-                parent = previous
+                low, high, top, parent = start, given, given, previous
                 if previous != given - 1 or previous < 0:
                     named[given] = previous
+            elif (known := named.get(given)) is not None:
+                parent = known
+            elif start <= given <= top:
+                low, high, parent = start, top, given - 1
+            elif given < top and (span := self._span_of(given)):
+                low, high = span
+                parent = given - 1
             else:
-                known = named.get(given)
-                parent = self._elsewhere(given, previous) if known is None else known
-                start, top = self._start, self._top
+                named[given] = parent = previous
+                if given > top:
+                    self._spans[-1] = (start, top)
+                    self._spans.append((given, given))
+                    low = high = start = top = given
             own = given if parent == previous else self._other(previous, given)
             if own == previous + 1 and length:
                 length += 1
@@ -50,21 +58,15 @@ class Chains:
                     out.append((first * block, length * block))
                 first, length = own, 1
             previous = own
+        self._spans[-1] = (start, top)
         if length:
             out.append((first * block, length * block))
         return _fitted(out, tokens, len(ids) * block)
 
-    def _elsewhere(self, given: int, previous: int) -> int:
-        """Return the parent of an id outside the newest span that has no name, ``previous`` if it is new."""
+    def _span_of(self, given: int) -> tuple[int, int] | None:
+        """Return the span that holds an id, or None."""
         at = bisect_right(self._spans, (given, MADE)) - 1
-        if at >= 0 and given <= self._spans[at][1]:
-            return given - 1
-        if given > self._top:
-            if self._top >= self._start:
-                self._spans.append((self._start, self._top))
-            self._start = self._top = given
-        self._named[given] = previous
-        return previous
+        return self._spans[at] if at >= 0 and given <= self._spans[at][1] else None
 
     def _other(self, parent: int, given: int) -> int:
         """Return a fresh id for a block id that appears behind another parent: other content, so another token run."""
