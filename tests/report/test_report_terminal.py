@@ -88,3 +88,20 @@ def test_an_infeasible_point_is_said_in_words(monkeypatch):
     row = next(line for line in text.splitlines() if line.strip().startswith("16 "))
     assert "infeasible" in row
     assert "does not fit" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("share", "wanted", "met", "shown"),
+    [
+        (950 / 960, 0.99, False, "98.96 %"),
+        (0.9, 0.99, False, "90.0 %"),
+        (0.99, 0.99, True, "99.0 %"),
+        (0.98999, 0.99, False, "98.999 %"),
+        (1.0, 1.0, True, "100.0 %"),
+        (0.0, 0.99, False, "0.0 %"),
+    ],
+)
+def test_a_share_just_below_the_goal_is_not_rounded_up_to_it(share, wanted, met, shown):
+    from kvsim.report.terminal import attained
+
+    assert attained({"attainment": share, "attainment_wanted": wanted, "met": met}) == shown

@@ -81,6 +81,28 @@ def test_the_report_opens_from_disk_at_every_width(browser, report, width):
         assert page.get_by_role("heading", level=2).count() >= 7
 
 
+CUT_OFF = """[...document.querySelectorAll('.chart svg text')].filter(text => {
+    const box = text.getBoundingClientRect(), frame = text.closest('svg').getBoundingClientRect();
+    return text.textContent && box.width && (box.right > frame.right + 1 || box.left < frame.left - 1);
+}).map(text => text.closest('.chart').id + ': ' + text.textContent)"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_word_of_a_chart_is_cut_off(browser, report, width):
+    with watched(browser, LOCAL, width) as page:
+        drawn(page, report[0].as_uri())
+        page.wait_for_timeout(300)
+        assert page.evaluate(CUT_OFF) == []
+
+
+def test_a_table_of_sentences_needs_no_sideways_scrolling_on_a_phone(browser, report):
+    with watched(browser, LOCAL, 390) as page:
+        drawn(page, report[0].as_uri())
+        tables = page.locator("table.wordy:visible")
+        assert tables.count() >= 2
+        assert all(tables.nth(i).evaluate("t => t.scrollWidth <= t.parentElement.clientWidth") for i in range(tables.count()))
+
+
 def test_a_table_of_the_report_equals_the_summary(browser, report):
     with watched(browser, LOCAL) as page:
         drawn(page, report[0].as_uri())

@@ -153,9 +153,9 @@ def _slo_verdict(recording: Recording, slo: Any, good: int, span_s: float) -> di
     total = len(recording.requests)
     share = good / total if total else None
     return {
-        "ttft_s": None if slo.ttft_ps is None else slo.ttft_ps * PS,
-        "tpot_s": None if slo.tpot_ps is None else slo.tpot_ps * PS,
-        "e2e_s": None if slo.e2e_ps is None else slo.e2e_ps * PS,
+        "ttft_s": None if slo.ttft_ps is None else slo.ttft_ps / 1e12,
+        "tpot_s": None if slo.tpot_ps is None else slo.tpot_ps / 1e12,
+        "e2e_s": None if slo.e2e_ps is None else slo.e2e_ps / 1e12,
         "attainment_wanted": slo.attainment,
         "attainment": share,
         "met": share is not None and share >= slo.attainment,

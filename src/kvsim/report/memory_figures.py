@@ -10,7 +10,7 @@ from kvsim.report.style import BLUE, GREEN, GREY, ORANGE, DataTable, Figure, alt
 if TYPE_CHECKING:
     from kvsim.config.resolved import Capacity
 
-CARD = {"taken before": GREY, "weights": GREEN, "KV pool": BLUE, "left over": "#DDDDDD"}
+CARD = {"context and communication": GREY, "weights": GREEN, "KV pool": BLUE, "graphs, activations, tables": "#DDDDDD"}
 
 
 def card_parts(capacity: Capacity) -> dict[str, int]:
@@ -24,19 +24,22 @@ def card(capacity: Capacity) -> Figure:
     """Return one GPU's memory as a stacked bar."""
     alt = altair()
     parts = card_parts(capacity)
-    data = [{"bar": "one GPU", "part": part, "order": order, "gib": tidy(gib(value))} for order, (part, value) in enumerate(parts.items())]
-    chart = (
-        alt.Chart(rows_of(data))
-        .mark_bar(stroke="#ffffff")
-        .encode(
-            y=alt.Y("bar:N", title=None),
-            x=alt.X("gib:Q", stack="zero", title="GiB (2^30 bytes) of one GPU"),
-            color=alt.Color("part:N", scale=scale(CARD), title=None),
-            order=alt.Order("order:Q"),
-            tooltip=["part:N", alt.Tooltip("gib:Q", format=".4g", title="GiB")],
-        )
-    )
     total = sum(parts.values()) or 1
+    data, before = [], 0
+    for part, value in parts.items():
+        data.append({"bar": "one GPU", "part": part, "from": tidy(gib(before)), "to": tidy(gib(before + value)), "gib": tidy(gib(value))})
+        before += value
+    base = alt.Chart(rows_of(data)).encode(y=alt.Y("bar:N", axis=None))
+    bars = base.mark_bar(stroke="#ffffff").encode(
+        x=alt.X("from:Q", title="GiB (2^30 bytes) of one GPU"),
+        x2="to:Q",
+        color=alt.Color("part:N", scale=scale(CARD), legend=alt.Legend(columns=1)),
+        tooltip=["part:N", alt.Tooltip("gib:Q", format=".4g", title="GiB")],
+    )
+    words = base.transform_filter(f"datum.gib > {0.08 * gib(total)}").transform_calculate(middle="(datum.from + datum.to) / 2")
+    light = alt.condition("datum.part == 'weights' || datum.part == 'KV pool'", alt.value("#ffffff"), alt.value("#1c1c1c"))
+    labels = words.mark_text(fontSize=12).encode(x="middle:Q", text=alt.Text("gib:Q", format=".3~g"), color=light)
+    chart = bars + labels
     table = DataTable(
         ("part", "GiB", "share"),
         tuple((part, f"{gib(value):.2f}", f"{100 * value / total:.1f} %") for part, value in parts.items()),
@@ -59,7 +62,8 @@ def host(capacity: Capacity) -> Figure | None:
     bars = {"per rank": capacity.host_bytes_per_rank, f"total ({capacity.ranks} ranks)": capacity.host_bytes_total}
     data = [{"bar": name, "gib": tidy(gib(value))} for name, value in bars.items()]
     base = alt.Chart(rows_of(data)).encode(
-        y=alt.Y("bar:N", sort=list(bars), title=None), x=alt.X("gib:Q", title="GiB (2^30 bytes) of host RAM")
+        y=alt.Y("bar:N", sort=list(bars), title=None),
+        x=alt.X("gib:Q", title="GiB (2^30 bytes) of host RAM", scale=alt.Scale(domainMin=0, domainMax=1.2 * gib(max(bars.values())))),
     )
     chart = base.mark_bar(color=ORANGE) + base.mark_text(align="left", dx=4).encode(text=alt.Text("gib:Q", format=",.4~g"))
     table = DataTable(

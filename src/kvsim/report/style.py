@@ -33,6 +33,11 @@ class DataTable:
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
+    @property
+    def wordy(self) -> bool:
+        """Whether a cell is a sentence: such a table is shown row by row where it would not fit across (phones)."""
+        return any(len(cell) > 40 for row in self.rows for cell in row)
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:

@@ -42,11 +42,19 @@ def verdict(summary: dict[str, Any]) -> str:
     slo = summary["slo"]
     if slo is not None:
         state = "met" if slo["met"] else "missed"
-        text += f"; SLO {state}: {100 * (slo['attainment'] or 0):.1f} % of requests, {100 * slo['attainment_wanted']:g} % wanted"
+        text += f"; SLO {state}: {attained(slo)} of requests, {100 * slo['attainment_wanted']:g} % wanted"
     overload = summary["overload"]
     if overload["overloaded"]:
         text += f". OVERLOADED: {'; '.join(overload['reasons'])} (steady-state numbers below do not exist: they grow with the run)"
     return text + "."
+
+
+def attained(slo: dict[str, Any]) -> str:
+    """Return the share of requests within the SLO with as many digits as tell it from the share wanted."""
+    share, wanted = 100 * (slo["attainment"] or 0), 100 * slo["attainment_wanted"]
+    texts = [f"{share:.{digits}f}" for digits in range(1, 7)]
+    told = [text for text in texts if (float(text) >= float(f"{wanted:g}")) == slo["met"]]
+    return f"{(told or texts)[0]} %"
 
 
 def latency_table(summary: dict[str, Any]) -> Table:
