@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from kvsim.cli.app import run_command
+from kvsim.report.embed import read_block
 
 TOY = ["run", "toy", "--set", "workload.requests=30"]
 
@@ -64,6 +65,26 @@ def test_a_sweep_leaves_a_study_that_reports_without_simulating(tmp_path, capsys
     assert run_command(["report", str(out)]) == 0
     text = (out / "report.html").read_text("utf-8")
     assert "engine.hicache.host_tokens" in text
+    capsys.readouterr()
+
+
+def test_the_report_of_a_sweep_makes_the_same_numbers_again(tmp_path, capsys):
+    page = str(tmp_path / "study.html")
+    axes = ["--axis", "engine.hicache.host_tokens=0,20000", "--set", "workload.requests=20"]
+    assert run_command(["sweep", "toy", *axes, "--replications", "2", "--workers", "1", "--report", page, "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert run_command(["sweep", "--from", page, "--workers", "1", "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["points"] == first["points"]
+    assert len(first["points"]) == 4
+    assert run_command(["run", "--from", page]) == 0
+    assert "the report of a sweep" in capsys.readouterr().err
+
+
+def test_the_report_of_a_sweep_names_seed_and_versions(tmp_path, capsys):
+    page = tmp_path / "study.html"
+    assert run_command(["sweep", "toy", "--axis", "run.seed=5,6", "--set", "workload.requests=5", "--report", str(page)]) == 0
+    assert {"kvsim", "python", "simpy", "seed", "scenario_digest"} <= set(read_block(page)["manifest"])
     capsys.readouterr()
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from kvsim.cli.common import Command, Hardware, Json, Model, Set, is_run_directory, resolve_scenario
+from kvsim.cli.common import Command, Hardware, Json, Model, Set, is_run_directory, note, resolve_scenario
 
 if TYPE_CHECKING:
     from kvsim.config.resolved import Resolved
@@ -74,9 +74,12 @@ def _scenario_of(
     scenario: str | None, from_: str | None, set_: list[str] | None, hardware: str | None, model: str | None, command: str | None
 ) -> Resolved:
     if from_ is not None:
-        from kvsim.report.embed import read_back
+        from kvsim.report.embed import read_block
 
-        return _resolve_data(read_back(Path(from_)), set_, from_)
+        block = read_block(Path(from_))
+        if "study" in block:
+            note(f"{from_} is the report of a sweep: this runs its scenario as it is; kvsim sweep --from runs its points")
+        return _resolve_data(block["resolved"], set_, from_)
     if scenario is not None and is_run_directory(scenario):
         return resolve_scenario(str(Path(scenario) / "scenario.yaml"), set_=set_)
     return resolve_scenario(scenario, set_=set_, hardware=hardware, model=model, command=command)

@@ -23,6 +23,7 @@ def sweep(
     hardware: Hardware = None,
     model: Model = None,
     command: Command = None,
+    from_: Annotated[str | None, Parameter(name="--from")] = None,
     replications: int | None = None,
     precision: float | None = None,
     points: int | None = None,
@@ -41,6 +42,8 @@ def sweep(
         A scenario file or a bundled name; its `study:` block gives the axes if --axis does not.
     axis
         key=v1,v2,... (repeatable; key1+key2=[a,b],[c,d] varies both together; key=low..high is a range, see --points).
+    from_
+        An HTML report made by a sweep: make the numbers of its points again.
     replications
         Repeat every point with so many seeds; intervals are t intervals over them.
     precision
@@ -67,8 +70,12 @@ def sweep(
     from kvsim.study.sweep import sweep as run
 
     require(report=report)
-    base = scenario_of(scenario, set_, hardware, model, command)
-    axes, chosen = chosen_points(axis, points, base.run.seed)
+    if from_ is not None:
+        base, axes, chosen, repeats = _study_again(from_, set_)
+        replications = replications or repeats
+    else:
+        base = scenario_of(scenario, set_, hardware, model, command)
+        axes, chosen = chosen_points(axis, points, base.run.seed)
     affordable = _fleets(base, budget, axis) if budget is not None else []
     if affordable:
         chosen = [fleet.point for fleet in affordable]
@@ -89,7 +96,7 @@ def sweep(
             )
         finally:
             progress.close()
-    study.scenario = scenario or "scenario"
+    study.scenario = scenario or from_ or "scenario"
     if output or report:
         _keep(study, base, output, report)
     if json:
@@ -106,6 +113,19 @@ def sweep(
     else:
         _print(study, affordable)
     return 0
+
+
+def _study_again(report: str, set_: list[str] | None) -> tuple[Any, dict[str, list[Any]], list[Any], int]:
+    """Return base scenario, axes, points and replications of the sweep that a report was made from."""
+    from kvsim.config.load import load_data
+    from kvsim.errors import ConfigError
+    from kvsim.report.study_html import read_study
+
+    study, data = read_study(report)
+    if data is None:
+        raise ConfigError(f"{report}: holds the results of a sweep, and not the scenario they were made from")
+    found = list(study.points())
+    return load_data(data, list(set_ or ()), report), study.axes, [point for point, _ in found], max(len(results) for _, results in found)
 
 
 def _keep(study: Study, base: Any, output: str | None, report: str | None) -> None:
@@ -184,9 +204,13 @@ def interval_table(study: Study) -> Any:
     for title in ("runs", *shown.values()):
         table.add_column(title, justify="right")
     for row in study.estimates():
-        label = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in row["point"].items()) or "as is"
-        table.add_row(label, str(row["replications"]), *(_interval(row["figures"].get(name)) for name in shown))
+        table.add_row(_label(row["point"]), str(row["replications"]), *(_interval(row["figures"].get(name)) for name in shown))
     return table
+
+
+def _label(point: dict[str, Any]) -> str:
+    """Return a point in words: the last part of each key and its value."""
+    return ", ".join(f"{key.rpartition('.')[2]} {'off' if value is False else value}" for key, value in point.items()) or "as is"
 
 
 def _interval(found: dict[str, Any] | None) -> str:
@@ -196,7 +220,7 @@ def _interval(found: dict[str, Any] | None) -> str:
 
 
 def _notes(results: list[Result], precision: list[str]) -> str:
-    reasons = dict.fromkeys(f"{result.point}: {result.reason}" for result in results if result.summary is None)
+    reasons = dict.fromkeys(f"{_label(result.point)}: {result.reason}" for result in results if result.summary is None)
     assumptions = dict.fromkeys(text for result in results for text in result.capacity.get("assumptions", ()))
     overloaded = [result.point for result in results if result.summary and result.summary["overload"]["overloaded"]]
     text = f"Infeasible: {'; '.join(reasons)}. " if reasons else ""

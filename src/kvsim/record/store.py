@@ -60,14 +60,17 @@ def write_run(recording: Recording, summary: dict[str, Any], folder: str | Path,
 
 def provenance(recording: Recording) -> dict[str, Any]:
     """Return what is needed to make a recording again: versions, seed and the digest of the resolved scenario."""
-    resolved = recording.resolved
+    return {**provenance_of(recording.resolved), "events": recording.events}
+
+
+def provenance_of(resolved: dict[str, Any]) -> dict[str, Any]:
+    """Return versions, seed and digest of a resolved scenario."""
     return {
         "kvsim": metadata.version("kvsim"),
         "python": ".".join(platform.python_version_tuple()[:2]),
         "simpy": metadata.version("simpy"),
         "seed": (resolved.get("run") or {}).get("seed"),
         "scenario_digest": digest_of(resolved),
-        "events": recording.events,
     }
 
 

@@ -130,8 +130,8 @@ def curve(study: Study, key: str) -> Figure | None:
     if bad:
         layers.append(
             alt.Chart(rows_of(bad))
-            .mark_text(text="\u2715 infeasible", color=RED, fontSize=12)
-            .encode(x=x, y=alt.value(14), tooltip=["infeasible:N"])
+            .mark_text(text="infeasible \u2715", color=RED, fontSize=12, angle=270, align="right")
+            .encode(x=x, y=alt.value(6), tooltip=["infeasible:N"])
         )
     table = DataTable(
         (axis_title(study), title, "± 95 %", "replications", "feasible"),
@@ -206,7 +206,7 @@ def differences(study: Study) -> Figure | None:
         "differences",
         f"Against {against}",
         words,
-        finish(zero + bars + dots, height=40 + 34 * len(rows), description="Paired differences"),
+        finish(zero + bars + dots, height=110 + 30 * len(rows), description="Paired differences"),
         table,
     )
 
@@ -249,7 +249,7 @@ def pareto(study: Study) -> Figure | None:
         shape=alt.Shape("kind:N", scale=alt.Scale(domain=["worth considering", "beaten"], range=["circle", "cross"]), title=None),
         tooltip=["point:N", "ram_gb:Q", "ttft:Q"],
     )
-    names = base.mark_text(dx=10, align="left").encode(text="point:N")
+    names = base.mark_text(dx=8, dy=-9, align="left").encode(text="point:N")
     table = DataTable(
         (axis_title(study), "host RAM (GB)", "mean TTFT (s)", "beaten in both"),
         tuple((row["point"], number(row["ram_gb"]), number(row["ttft"]), "no" if row["front"] else "yes") for row in rows),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvsim.errors import ConfigError, KvsimError
+from kvsim.record.store import provenance_of
 from kvsim.report.embed import read_block, script_safe
 from kvsim.report.figures import memory_pictures
 from kvsim.report.html import Page, Section, as_yaml, limits_section, memory_section, write_page
@@ -106,15 +107,17 @@ def study_page(study: Study, base: dict[str, Any] | None = None, sentence: str =
         if chosen:
             sections.insert(len(sections) - 1, Section(key, title, figures=chosen))
     data = resolved.data if resolved is not None else {}
+    versions = {**provenance_of(data), "runs": len(study.results)} if data else {}
     if resolved is not None:
         sections.append(limits_section(resolved))
     return Page(
         title=f"{title_of(data)}: {axis_title(study)}",
         verdict=sentence or _advice(study),
         sections=sections,
-        block=script_safe({"resolved": data, "study": study_data(study, data or None)}),
+        block=script_safe({"resolved": data, "manifest": versions, "study": study_data(study, data or None)}),
         scenario=as_yaml(data) if data else "",
-        again="kvsim report",
+        versions=tuple((key, str(value)) for key, value in versions.items()),
+        again="kvsim sweep --from" if data else "",
     )
 
 
