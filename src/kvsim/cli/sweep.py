@@ -70,6 +70,8 @@ def sweep(
     from kvsim.study.sweep import sweep as run
 
     require(report=report)
+    axes: dict[str, list[Any]] | None
+    chosen: list[Any] | None
     if from_ is not None:
         base, axes, chosen, repeats = _study_again(from_, set_)
         replications = replications or repeats
