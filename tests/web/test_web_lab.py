@@ -54,6 +54,50 @@ def test_the_sliders_move_a_vllm_server_too():
     assert wider.host_bytes_total == pytest.approx(500e9, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("flags", "ratio", "ram_gb", "cap"),
+    [
+        ("", 0, 0, 0),
+        ("--enable-hierarchical-cache", 2, 0, 0),
+        ("--enable-hierarchical-cache --hicache-ratio 20", 20, 0, 0),
+        ("--enable-hierarchical-cache --hicache-size 45", 2, 360, 0),
+        ("--max-running-requests 300", 0, 0, 300),
+    ],
+)
+def test_the_sliders_start_at_what_the_launch_command_says(flags, ratio, ram_gb, cap):
+    command = f"python -m sglang.launch_server --tp 8 {flags}"
+    start = lab.start_of("8x-rtx-pro-6000", "kimi-k2.5-int4", command)
+    assert (start.ratio, start.ram_gb, start.batch_cap) == (ratio, ram_gb, cap)
+    capacity = lab.resolve_choice(start).resolved.capacity
+    said = lab.resolve_choice(dataclasses.replace(start, ratio=0, ram_gb=0)).resolved.capacity.device_tokens * ratio
+    assert capacity.host_bytes_total == pytest.approx(ram_gb * 1e9 or said * 8 * 70_272, rel=1e-3)
+
+
+@pytest.mark.parametrize(("flags", "ram_gb"), [("", 0), ("--kv-offloading-size 400", 400 * 1.073741824)])
+def test_the_sliders_start_at_what_a_vllm_command_says(flags, ram_gb):
+    start = lab.start_of("8x-rtx-pro-6000", "kimi-k2.5-int4", f"vllm serve x --tensor-parallel-size 8 {flags}")
+    assert (start.ratio, start.ram_gb) == (0, pytest.approx(ram_gb))
+    assert lab.resolve_choice(start).resolved.capacity.host_bytes_total == pytest.approx(ram_gb * 1e9, rel=1e-3)
+
+
+def test_the_curve_follows_the_load_and_not_the_memory(tmp_path):
+    small, large = (lab.resolve_choice(dataclasses.replace(TOY, ratio=ratio)) for ratio in (1, 2))
+    first = lab.hit_curve_figure(small).table.rows
+    assert [row[1] for row in lab.hit_curve_figure(large).table.rows if row in first]
+    trace = tmp_path / "t.jsonl"
+    figures = []
+    for same in (True, False):
+        ids = [[1, 2, 3] if same else [3 * i, 3 * i + 1, 3 * i + 2] for i in range(1, 30)]
+        trace.write_text(
+            "".join(
+                json.dumps({"timestamp": 900 * i, "input_length": 1500, "output_length": 10, "hash_ids": row}) + "\n"
+                for i, row in enumerate(ids)
+            )
+        )
+        figures.append(lab.hit_curve_figure(lab.resolve_choice(dataclasses.replace(TOY, workload=str(trace), trace_format="mooncake"))))
+    assert figures[0].table.rows != figures[1].table.rows
+
+
 def test_what_does_not_fit_is_said_and_not_simulated():
     answer = lab.simulate_answer(lab.resolve_choice(dataclasses.replace(TOY, ratio=16)))
     assert "does not fit" in answer.problem

@@ -86,10 +86,25 @@ def start_of(hardware: str, model: str, command: str) -> Choice:
         engine = load_parts(hardware, model, command.strip() or None, []).model_dump(mode="json", exclude_unset=True)["engine"]
     except (KvsimError, KeyError):
         return choice
+    cap = int(engine.get("max_running_requests") or engine.get("max_num_seqs") or 0)
+    if not command.strip():
+        return replace(choice, batch_cap=cap)
+    ratio, ram_gb = _tier_of(choice, engine)
+    return replace(choice, ratio=ratio, ram_gb=ram_gb, batch_cap=cap)
+
+
+def _tier_of(choice: Choice, engine: dict[str, Any]) -> tuple[float, float]:
+    """Return the host tier of a launch command as (ratio, GB in total): a size beats the ratio, as in the engines."""
+    if str(engine.get("rules", "sglang")).startswith("vllm"):
+        return 0.0, float(engine.get("kv_offloading_size") or 0.0) * 2**30 / 1e9
     hicache = engine.get("hicache") or {}
-    ratio = hicache.get("ratio") if command.strip() else None
-    cap = engine.get("max_running_requests") or engine.get("max_num_seqs") or 0
-    return replace(choice, ratio=choice.ratio if ratio is None else float(ratio), batch_cap=int(cap))
+    ratio, size = float(hicache.get("ratio") or 0.0), float(hicache.get("size") or 0.0)
+    if not (ratio and size):
+        return ratio, 0.0
+    try:
+        return ratio, size * _ranks(choice)
+    except KvsimError:
+        return ratio, 0.0  # the page says what is wrong with the command
 
 
 def _host_tier(choice: Choice) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from kvsim.config.resolved import Resolved
+    from kvsim.measure.curve import Curve
     from kvsim.record.recording import Recording
     from kvsim.report.style import Figure
     from kvsim.workload.spec import RequestSpec
@@ -97,9 +99,11 @@ def figures_of(answer: Answer, keys: Sequence[str] | None = None) -> dict[str, F
         return {}
     capacity = answer.resolved.capacity
     if answer.recording is None:
-        return {figure.key: figure for figure in memory_pictures(capacity) if keys is None or figure.key in keys}
+        with unchecked():
+            return {figure.key: figure for figure in memory_pictures(capacity) if keys is None or figure.key in keys}
     made = builders(answer.recording, answer.summary, capacity)
-    return {key: build() for key, build in made.items() if keys is None or key in keys}
+    with unchecked():
+        return {key: build() for key, build in made.items() if keys is None or key in keys}
 
 
 def headline(answer: Answer) -> str:
@@ -162,6 +166,32 @@ def specs_of(resolved: Resolved) -> Iterator[RequestSpec]:
             client.ended(spec.id, now, True)
 
 
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Build charts without checking every part against the schema: twice as fast; the tests check the same charts."""
+    from altair.utils.schemapi import debug_mode
+
+    with debug_mode(False):
+        yield
+
+
+def _load_key(resolved: Resolved, block: int) -> str:
+    """Return what the curve of a load depends on: its settings and seed, and which state of which file."""
+    import os
+
+    from kvsim.config.resolve import digest_of
+
+    trace = resolved.data.get("workload", {}).get("trace")
+    state = os.stat(trace) if trace and os.path.exists(trace) else None
+    file = (state.st_mtime_ns, state.st_size) if state else None
+    parts = [resolved.data.get(key) for key in ("workload", "clients")]
+    return digest_of([*parts, resolved.scenario.run.seed, file, block])
+
+
+#: The curves of the last loads: moving a slider of memory does not change them.
+_CURVES: dict[str, Curve] = {}
+
+
 def hit_curve_figure(answer: Answer, block: int = 64) -> Figure | None:
     """Return the hit rate of every cache size for the answer's load, in one pass without simulating; None with a problem."""
     from kvsim.measure.curve import hit_curve
@@ -170,11 +200,17 @@ def hit_curve_figure(answer: Answer, block: int = 64) -> Figure | None:
 
     if answer.resolved is None or answer.problem:
         return None
-    try:
-        refs = references(specs_of(answer.resolved), block, 1.0)
-    except KvsimError:
-        return None  # the simulation says what is wrong with the load
-    return curve_figure(hit_curve(refs), answer.resolved.capacity)
+    key = _load_key(answer.resolved, block)
+    if key not in _CURVES:
+        try:
+            found = hit_curve(references(specs_of(answer.resolved), block, 1.0))
+        except KvsimError:
+            return None  # the simulation says what is wrong with the load
+        while len(_CURVES) >= 4:
+            _CURVES.pop(next(iter(_CURVES)))
+        _CURVES[key] = found
+    with unchecked():
+        return curve_figure(_CURVES[key], answer.resolved.capacity)
 
 
 def ratio_curve(

@@ -59,11 +59,13 @@ def _(lab, mo):
 def _(command, hardware, lab, mo, model):
     start = lab.start_of(hardware.value, model.value, command.value)
     common = {"show_value": True, "debounce": True}
-    ratio = mo.ui.slider(0, 16, value=min(start.ratio, 16), step=0.5, label="hicache ratio", **common)
-    ram = mo.ui.slider(0, 2000, value=0, step=50, label="or host RAM for the cache, GB in total (0: use the ratio)", **common)
+    ratio = mo.ui.slider(0, max(16, start.ratio), value=start.ratio, step=0.5, label="hicache ratio", **common)
+    ram = mo.ui.slider(
+        0, max(2000, start.ram_gb), value=start.ram_gb, step=50, label="or host RAM for the cache, GB in total (0: use the ratio)", **common
+    )
     rate = mo.ui.slider(0.1, 5, value=1.0, step=0.1, label="rate, times the load's own", **common)
     dtype = mo.ui.dropdown(lab.DTYPES, value=next(iter(lab.DTYPES)), label="KV number format")
-    cap = mo.ui.slider(0, 256, value=min(start.batch_cap, 256), step=1, label="batch cap (0: the engine's own)", **common)
+    cap = mo.ui.slider(0, max(256, start.batch_cap), value=start.batch_cap, step=1, label="batch cap (0: the engine's own)", **common)
     limit = mo.ui.slider(steps=[100, 300, 1000, 3000, 10000, 100000], value=300, label="at most so many requests", **common)
     mo.vstack(
         [
