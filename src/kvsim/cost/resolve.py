@@ -66,6 +66,10 @@ def engine_shape(resolved: Resolved) -> EngineShape:
     vllm = resolved.family == "vllm"
     extra = getattr(resolved.capacity, "extra", {})
     tp = extra.get("tp") or max(1, resolved.capacity.ranks // getattr(engine, "pipeline_parallel_size", 1))
+    dp = extra.get("dp", 1)
+    if vllm:  # its data-parallel engines have tp GPUs each; experts, and only they, are spread over all of them
+        dp = dp if model_shape(resolved).experts else 1
+        tp *= dp
     expert = getattr(engine, "ep_size", None) or (tp if getattr(engine, "enable_expert_parallel", False) else 1)
     return EngineShape(
         tp=tp,
@@ -77,7 +81,7 @@ def engine_shape(resolved: Resolved) -> EngineShape:
         allreduce=getattr(costs, "allreduce", None) or resolved.hardware.allreduce,
         graph_sizes=vllm_graphs(resolved) if vllm else sglang_graphs(resolved, tp),
         routing_dispersion=getattr(costs, "routing_dispersion", 1.0),
-        dp=extra.get("dp", 1),
+        dp=dp,
     )
 
 

@@ -27,7 +27,7 @@ def draw(law: Any, rng: Random) -> float:
 
 def _raw(law: Any, rng: Random) -> float:
     mean = law.mean if law.mean is not None else ((law.low or 0.0) + (law.high or 0.0)) / 2
-    if law.dist == "constant" or (law.dist in ("lognormal", "gamma") and law.cv == 0):
+    if law.dist == "constant" or (law.dist in ("lognormal", "gamma", "pareto") and law.cv == 0):
         return float(mean)
     if law.dist == "exponential":
         return rng.expovariate(1 / mean)

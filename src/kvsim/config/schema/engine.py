@@ -56,7 +56,7 @@ class SglangEngine(Block):
     max_queued_requests: PositiveCount | None = None
     schedule_policy: Name = "fcfs"
     schedule_conservativeness: PositiveNumber = 1.0
-    cuda_graph_max_bs: PositiveCount | None = None
+    cuda_graph_max_bs: Annotated[Count, Field(gt=0, le=100_000)] | None = None
     cuda_graph_bs: list[PositiveCount] | None = None
     disable_cuda_graph: bool = False
     disable_cuda_graph_padding: bool = False

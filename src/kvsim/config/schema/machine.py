@@ -50,7 +50,7 @@ class AnalyticCosts(Block):
     kind: Literal["analytic"] = "analytic"
     allreduce: Name | None = None
     decode_kernels: Name = "0.5.14"
-    routing_dispersion: PositiveNumber = 1.0
+    routing_dispersion: Annotated[Number, Field(gt=0, le=1e6)] = 1.0
     constants: dict[str, Number] = {}
 
 

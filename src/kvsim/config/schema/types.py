@@ -13,7 +13,7 @@ from kvsim import units
 class Block(BaseModel):
     """A block of a scenario: unknown keys are errors, values are checked, nothing changes afterwards."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, protected_namespaces=(), arbitrary_types_allowed=True)
 
 
 def _parsed(parse: Callable[[object], Any]) -> BeforeValidator:
@@ -30,12 +30,14 @@ def _text(value: object) -> object:
 
 
 Bytes = Annotated[int, _parsed(units.parse_bytes), Field(json_schema_extra={"description": "bytes, or text like 512GiB"})]
-Rate = Annotated[float, _parsed(units.parse_rate), Field(json_schema_extra={"description": "B/s, or text like 64GB/s"})]
+Rate = Annotated[float, _parsed(units.parse_rate), Field(ge=1, json_schema_extra={"description": "B/s from 1, or text like 64GB/s"})]
 Seconds = Annotated[float, _parsed(units.parse_seconds), Field(json_schema_extra={"description": "seconds, or text like 20us"})]
-Count = Annotated[int, _parsed(units.parse_count), Field(json_schema_extra={"description": "a whole number, or text like 8k"})]
+Count = Annotated[int, _parsed(units.parse_count), Field(le=10**15, json_schema_extra={"description": "a whole number, or text like 8k"})]
 Number = Annotated[float, _parsed(units.parse_number)]
 Name = Annotated[str, BeforeValidator(_text)]
 PositiveCount = Annotated[Count, Field(gt=0)]
+#: How many of something a recipe makes one by one.
+Many = Annotated[Count, Field(ge=1, le=10_000_000)]
 PositiveNumber = Annotated[Number, Field(gt=0)]
 PositiveSeconds = Annotated[Seconds, Field(gt=0)]
 NotNegativeSeconds = Annotated[Seconds, Field(ge=0)]

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from kvsim.config.schema.types import (
     Block,
     Count,
+    Many,
     Name,
     NotNegativeSeconds,
     Number,
@@ -27,6 +28,14 @@ class Law(Block):
     cv: Annotated[Number, Field(ge=0)] = 0.5
     low: Annotated[Number, Field(ge=0)] | None = None
     high: PositiveNumber | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Law:
+        if self.mean is None and self.high is None:
+            raise ValueError("a law needs its mean, or low and high, like {dist: lognormal, mean: 1000, cv: 0.5}")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"low is {self.low:g}, high {self.high:g}; allowed: low up to high")
+        return self
 
 
 Length = Annotated[Count, Field(ge=0)] | Law
@@ -67,12 +76,16 @@ class Arrivals(Block):
         return self
 
 
+#: Turns of one conversation: each holds all before it.
+MOST_TURNS = 10_000
+
+
 class Documents(Block):
     """Shared documents: each request reads ``per_request`` of ``count``, drawn by a Zipf law (document k is as popular as 1 / k^zipf)."""
 
-    count: PositiveCount = 100
+    count: Many = 100
     tokens: Length = 2000
-    per_request: PositiveCount = 1
+    per_request: Annotated[Count, Field(ge=1, le=10_000)] = 1
     zipf: Annotated[Number, Field(ge=0, le=5)] = 1.0
 
 
@@ -112,20 +125,26 @@ class MultiTurn(Block):
     """
 
     kind: Literal["multi_turn"]
-    sessions: PositiveCount = 100
+    sessions: Many = 100
     sessions_per_s: PositiveNumber | None = None
-    users: PositiveCount | None = None
-    turns: Length = 5
+    users: Many | None = None
+    turns: Annotated[Count, Field(ge=1, le=MOST_TURNS)] | Law = 5
     system_prompt_tokens: Annotated[Count, Field(ge=0)] = 0
-    system_prompts: PositiveCount = 1
+    system_prompts: Many = 1
     first_tokens: Length = 1000
     turn_tokens: Length = 300
     output_tokens: Length = 200
     think_time: Duration = 10.0
     loop: Literal["closed", "open"] = "closed"
     arrivals: Arrivals | None = None
-    tenants: PositiveCount = 1
+    tenants: Many = 1
     isolated: bool = False
+
+    @model_validator(mode="after")
+    def _bounded(self) -> MultiTurn:
+        if isinstance(self.turns, Law) and (self.turns.mean or self.turns.high or 0) > MOST_TURNS:
+            raise ValueError(f"turns: a mean of {self.turns.mean or self.turns.high:g}; allowed: up to {MOST_TURNS:,}")
+        return self
 
 
 class Poisson(Block):
@@ -136,7 +155,7 @@ class Poisson(Block):
 
     kind: Literal["poisson"]
     rate_per_s: PositiveNumber
-    requests: PositiveCount | None = None
+    requests: Many | None = None
     duration: PositiveSeconds | None = None
     prompt_tokens: Length = 1000
     output_tokens: Length = 100
@@ -144,7 +163,7 @@ class Poisson(Block):
     arrivals: Arrivals | None = None
     documents: Documents | None = None
     tree: Tree | None = None
-    tenants: PositiveCount = 1
+    tenants: Many = 1
     isolated: bool = False
 
 
@@ -155,8 +174,8 @@ class BenchMultiturn(Block):
     """
 
     kind: Literal["bench_multiturn"]
-    clients: PositiveCount = 256
-    rounds: PositiveCount = 5
+    clients: Many = 256
+    rounds: Many = 5
     request_length: PositiveCount = 512
     question_length: PositiveCount | None = None
     output_length: PositiveCount = 64
