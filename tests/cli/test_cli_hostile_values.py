@@ -89,11 +89,12 @@ def test_every_key_with_every_hostile_value_is_answered(part):
     "setting",
     [
         "links.h2d=0", "links.d2h=-1", "workload.tenants=1e9", "workload.output_tokens={}", "workload.output_tokens={low: 5, high: 2}",
-        "workload.prompt_tokens={dist: pareto, mean: 100, cv: 0}", "engine.cuda_graph_max_bs=999999999999999999999999", "workload.requests=1e12",
+        "workload.prompt_tokens={dist: pareto, mean: 100, cv: 0}", "engine.cuda_graph_max_bs=999999999999999999999999", "engine.page_size=1e9", "engine.free_before_weights=0", "workload.requests=1e12",
     ],
 )  # fmt: skip
 def test_values_that_once_broke_it(setting):
     check("run" if "pareto" in setting else "explain", "toy", setting)
+    check("explain", "hicache-ratio", setting)
 
 
 @pytest.mark.parametrize(

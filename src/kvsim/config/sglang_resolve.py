@@ -298,11 +298,9 @@ class _SglangResolver:
             later = (
                 "the engine checks each rank alone and would start, then run out of RAM" if per_rank <= free else "the engine refuses it"
             )
-            best = (
-                f"largest ratio that fits: {self.extra['largest_ratio']:.4f}"
-                if not self.engine.hicache.size
-                else f"largest size that fits: {self.extra['largest_size_gb']:.1f} GB per rank"
-            )
+            best = f"largest size that fits: {self.extra['largest_size_gb']:.1f} GB per rank"
+            if not self.engine.hicache.size and tokens > 0:
+                best = f"largest ratio that fits: {self.extra['largest_ratio']:.4f}"
             self.infeasible.append(
                 f"host pool of {gb(total)} ({copies} x {gb(per_rank)}) does not fit: {gb(usable)} usable less 10 GiB kept free = {gb(free)}; {later}; {best}"
             )

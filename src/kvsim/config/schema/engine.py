@@ -78,7 +78,7 @@ class SglangEngine(Block):
     hicache: Hicache = Hicache()
     # What an engine printed, or what a study fixes: wins over the derivation.
     max_total_num_tokens: PositiveCount | None = None
-    free_before_weights: Bytes | None = None
+    free_before_weights: Annotated[Bytes, Field(ge=1)] | None = None
     weights_resident: Bytes | None = None
     memory_source: Name | None = None
     # The toy world.

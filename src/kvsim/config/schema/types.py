@@ -29,7 +29,7 @@ def _text(value: object) -> object:
     return value
 
 
-Bytes = Annotated[int, _parsed(units.parse_bytes), Field(json_schema_extra={"description": "bytes, or text like 512GiB"})]
+Bytes = Annotated[int, _parsed(units.parse_bytes), Field(ge=0, json_schema_extra={"description": "bytes, or text like 512GiB"})]
 Rate = Annotated[float, _parsed(units.parse_rate), Field(ge=1, json_schema_extra={"description": "B/s from 1, or text like 64GB/s"})]
 Seconds = Annotated[float, _parsed(units.parse_seconds), Field(json_schema_extra={"description": "seconds, or text like 20us"})]
 Count = Annotated[int, _parsed(units.parse_count), Field(le=10**15, json_schema_extra={"description": "a whole number, or text like 8k"})]
