@@ -232,6 +232,22 @@ def test_a_bad_launch_command_is_answered_in_words(lab_page):
 
 
 @pytest.mark.long
+def test_a_large_load_is_watched_and_stopped_in_the_browser(browser, root, tmp_path):
+    rows = [{"timestamp": 150 * i, "input_length": 3072, "output_length": 60, "hash_ids": [*range(5), 10 + i]} for i in range(100_000)]
+    (tmp_path / "big.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with served(root / "src" / "kvsim" / "web" / "lab_app.py") as address, watched(browser, places(address)) as page:
+        page.goto(f"http://{address}")
+        page.get_by_text("requests finished").first.wait_for(timeout=90_000)
+        page.locator("input[type=file]").first.set_input_files(tmp_path / "big.jsonl")
+        page.get_by_text("Uploaded").first.wait_for(timeout=60_000)
+        slide(page, "at most so many", 5)
+        page.get_by_role("button", name="simulate this large load").click(timeout=60_000)
+        page.get_by_text("simulating:").first.wait_for(timeout=60_000)
+        page.get_by_role("button", name="stop", exact=True).click()
+        page.get_by_text("cancelled", exact=True).first.wait_for(timeout=60_000)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("lesson", ["1_bytes", "2_prefix", "3_trip", "4_knee", "5_scheduler"])
 def test_a_lesson_checks_answers_in_the_browser(browser, root, lesson):
     from kvsim.web.lessons import exercises

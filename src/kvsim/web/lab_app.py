@@ -115,7 +115,7 @@ def _(mo, small):
 def _(Job, lab, mo, prepared, small, start_button):
     # A small load is simulated here; a large one in a thread, so that it can be watched and stopped.
     wanted = not prepared.problem and (small or start_button.value)
-    job = None if small or not wanted else Job(lambda progress: lab.simulate_answer(prepared, progress))
+    job = None if small or not wanted else Job(lambda progress: lab.answer_with_curve(prepared, progress))
     instant = lab.simulate_answer(prepared) if small else None
     watch = mo.ui.refresh(options=["1s"], default_interval="1s") if job is not None else None
     stop = mo.ui.button(label="stop", on_click=lambda _: job.cancel() if job is not None else None)
@@ -141,7 +141,7 @@ def _(instant, job, lab, mo, prepared, show, stop, watch):
     elif job.state == "done":
         answer, status = job.result, None
     else:
-        answer, status = prepared, mo.md(f"*{show.text(job.state)} {show.text(job.error)}*")
+        answer, status = prepared, mo.md(f"**{show.text(f'{job.state} {job.error}'.strip())}**")
     kind = (
         "danger"
         if answer.problem
@@ -162,8 +162,9 @@ def _(answer, lab, mo, show):
 
 
 @app.cell
-def _(lab, mo, prepared, show):
-    every_size = lab.hit_curve_figure(prepared)
+def _(answer, lab, mo, prepared, show, small):
+    # The curve of a large load is made together with its simulation, in the thread: here it would hold up the page.
+    every_size = lab.hit_curve_figure(prepared) if small or answer.summary else None
     mo.vstack([mo.md("## Curve"), show.figure(mo, every_size)] if every_size is not None else [])
 
 
