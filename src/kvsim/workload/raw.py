@@ -73,7 +73,7 @@ def ps_of(value: object, unit: int, origin: str, line: int, name: str) -> int:
     if isinstance(value, float):
         if value != value or value in (float("inf"), float("-inf")):
             raise TraceError(origin, line, f"{name} is {value}; must be finite")
-        found = int(Fraction(repr(value)) * unit)
+        found = _scaled(repr(value), unit)
     else:
         found = value * unit
     if found < 0:
@@ -81,6 +81,19 @@ def ps_of(value: object, unit: int, origin: str, line: int, name: str) -> int:
     if found > 10**24 * 10**10:
         raise TraceError(origin, line, f"{name} is {value!r:.30}; too large for a time")
     return found
+
+
+def _scaled(text: str, unit: int) -> int:
+    """Return the decimal number ``text`` in units of ``unit``, rounded towards zero: exact at any number of digits."""
+    if text.replace(".", "", 1).isdigit():
+        return decimal_ps(text, unit)
+    return int(Fraction(text) * unit)
+
+
+def decimal_ps(text: str, unit: int) -> int:
+    """Return integer ps of ASCII decimal text (digits, at most one point) in units of ``unit`` ps, exactly."""
+    whole, _, part = text.partition(".")
+    return int(whole + part) * unit // 10 ** len(part) if part else int(whole) * unit
 
 
 def tokens_of(value: object, origin: str, line: int, name: str, *, least: int = 0) -> int:
@@ -101,6 +114,24 @@ def count_or_none(value: object, origin: str, line: int, name: str, limit: int =
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limit:
         raise TraceError(origin, line, f"{name} is {value!r:.60}; must be a whole number from 0, or absent")
     return value
+
+
+_MINUTES: dict[str, int] = {}  # the beginning of a date and time -> ps: logs have thousands of rows in one minute
+_SECONDS = re.compile(r"([0-5]\d)(?:\.(\d{1,12})\d*)?(?:\+00:00|Z)?")
+
+
+def log_date_ps(text: str, origin: str, line: int, name: str) -> int:
+    """Return the same as ``date_ps``, faster for the rows of one log."""
+    start, found = _MINUTES.get(text[:17]), _SECONDS.fullmatch(text, 17)
+    if start is None or found is None:
+        value = date_ps(text, origin, line, name)
+        if found is not None:
+            if len(_MINUTES) > 10_000:
+                _MINUTES.clear()
+            _MINUTES[text[:17]] = date_ps(text[:17] + "00", origin, line, name)
+        return value
+    part = found[2]
+    return start + int(found[1]) * PS + (int(part) * 10 ** (12 - len(part)) if part else 0)
 
 
 _DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})[ T](\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,12})\d*)?\s*(Z|[+-]\d{2}:?\d{2})?")
@@ -129,6 +160,8 @@ def date_ps(text: str, origin: str, line: int, name: str) -> int:
 
 def epoch_unit(value: float) -> int | None:
     """Return the unit (ps) an epoch number is in: seconds for 1e9..1e11, ms for 1e12..1e14, us, ns; None for anything else."""
+    if value < 1e9:
+        return None
     for low, high, unit in ((1e9, 1e11, PS), (1e12, 1e14, 10**9), (1e15, 1e17, 10**6), (1e18, 1e20, 10**3)):
         if low <= value < high:
             return unit

@@ -7,12 +7,14 @@ import io
 import sys
 import zlib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import IO, cast
 
 from kvsim.errors import MissingExtra, TraceError
 
 HEAD = 1 << 16
+PIECE = 1 << 20
 MAX_LINE = 64 << 20
 MAX_DOCUMENT = 1 << 30
 
@@ -82,12 +84,45 @@ def lines_of(file: IO[bytes], origin: str) -> Iterator[bytes]:
 
 
 def text_lines(file: IO[bytes], origin: str) -> Iterator[str]:
-    """Yield lines as UTF-8 text without a byte-order mark. Raises TraceError with the line."""
-    for number, line in enumerate(lines_of(file, origin), 1):
+    """Yield lines as UTF-8 text without a byte-order mark, split at line feeds. Raises TraceError with the line."""
+    return chain.from_iterable(_text_pieces(file, origin))
+
+
+def _text_pieces(file: IO[bytes], origin: str) -> Iterator[list[str]]:
+    """Yield the lines of one piece of the file after the other: a check and a decoding per piece, not per line."""
+    before, rest = 0, b""
+    while True:
         try:
-            yield (line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line).decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise TraceError(origin, number, f"not UTF-8 text (byte 0x{line[error.start]:02x})") from None
+            piece = file.read(PIECE)
+        except Exception as error:  # OSError, EOFError, zlib.error, zstandard's own error class
+            raise TraceError(origin, before + 1, f"damaged or truncated: {error}") from None
+        data = rest + piece
+        end = data.rfind(b"\n") + 1 if piece else len(data)
+        data, rest = data[:end], data[end:]
+        if len(rest) >= MAX_LINE:
+            raise TraceError(origin, before + data.count(b"\n") + 1, f"a line longer than {MAX_LINE >> 20} MiB")
+        if data:
+            lines = _decoded(data, origin, before)
+            yield lines
+            before += len(lines)
+        if not piece:
+            return
+
+
+def _decoded(data: bytes, origin: str, before: int) -> list[str]:
+    zero = data.find(b"\0")
+    if zero >= 0:
+        raise TraceError(origin, before + data.count(b"\n", 0, zero) + 1, "binary data, not text")
+    try:
+        lines = data.decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        line = before + data.count(b"\n", 0, error.start) + 1
+        raise TraceError(origin, line, f"not UTF-8 text (byte 0x{data[error.start]:02x})") from None
+    if not lines[-1]:
+        lines.pop()
+    if not before and lines:
+        lines[0] = lines[0].removeprefix("\ufeff")
+    return lines
 
 
 def whole(file: IO[bytes], origin: str) -> bytes:
