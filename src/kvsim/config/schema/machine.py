@@ -8,7 +8,6 @@ from pydantic import Field
 
 from kvsim.config.schema.types import (
     Block,
-    Count,
     Name,
     NotNegativeSeconds,
     Number,
@@ -17,6 +16,7 @@ from kvsim.config.schema.types import (
     PositiveSeconds,
     Rate,
     Seconds,
+    Seed,
     Share,
 )
 
@@ -132,7 +132,7 @@ class Slo(Block):
 class Run(Block):
     """How to simulate: seed, horizon, warm-up, replications."""
 
-    seed: Annotated[Count, Field(ge=0)] = 1
+    seed: Seed = 1
     until: PositiveSeconds | None = None
     warmup: Literal["auto", "none"] | Seconds = "auto"
     exact_steps: bool = False

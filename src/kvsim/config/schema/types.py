@@ -33,6 +33,8 @@ Bytes = Annotated[int, _parsed(units.parse_bytes), Field(ge=0, json_schema_extra
 Rate = Annotated[float, _parsed(units.parse_rate), Field(ge=1, json_schema_extra={"description": "B/s from 1, or text like 64GB/s"})]
 Seconds = Annotated[float, _parsed(units.parse_seconds), Field(json_schema_extra={"description": "seconds, or text like 20us"})]
 Count = Annotated[int, _parsed(units.parse_count), Field(le=10**15, json_schema_extra={"description": "a whole number, or text like 8k"})]
+#: Not limited like a count: seeds of replications are derived, and use 56 bits.
+Seed = Annotated[int, _parsed(units.parse_count), Field(ge=0, lt=2**64, json_schema_extra={"description": "a whole number"})]
 Number = Annotated[float, _parsed(units.parse_number)]
 Name = Annotated[str, BeforeValidator(_text)]
 PositiveCount = Annotated[Count, Field(gt=0)]
