@@ -62,7 +62,11 @@ def inter_token(recording: Recording, quantiles: tuple[int, ...] = PERCENTILES) 
         return None
     import numpy as np
 
-    gap, count, repeat, slope = np.array(recording.gaps, dtype=np.int64).T[2:]
+    try:
+        table = np.array(recording.gaps, dtype=np.int64)
+    except OverflowError:  # a run of more than a hundred days: no gap is longer than its end is late
+        table = np.array(recording.gaps, dtype=object)
+    gap, count, repeat, slope = table.T[2:]
     total = int((count * repeat).sum())
     exact = sum(g * c * r + c * s * (r * (r - 1) // 2) for _, _, g, c, r, s in recording.gaps)  # Python integers: no overflow
     last = gap + slope * (repeat - 1)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kvsim.serving.router import Router
     from kvsim.workload.spec import Client, RequestSpec
 
-#: Simulated time between two progress reports.
+#: Simulated time between two progress reports at first; later a hundredth of the time so far, so that their number stays small.
 PROGRESS_PS = 10_000_000_000_000
 
 
@@ -134,7 +134,8 @@ class Machine:
         def tell(_: object) -> None:
             progress(len(self.recorder.recording.requests))
             if any(engine.live for engine in self.engines) or self.client.next_send() is not None:
-                urgent_at(self.env, int(self.env.now) + PROGRESS_PS, tell)
+                now = int(self.env.now)
+                urgent_at(self.env, now + max(PROGRESS_PS, now // 100), tell)
 
         urgent_at(self.env, PROGRESS_PS, tell)
 

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 from kvsim.config.schema.engine import SglangEngine
 from kvsim.config.schema.family import Engine
 from kvsim.config.schema.machine import AnalyticCosts, Cost, Costs, Links, Run, Slo, Speculation, Study, TopologyLinks
-from kvsim.config.schema.types import Block, Name, PositiveCount
+from kvsim.config.schema.types import Block, Count, Name
 from kvsim.config.schema.workload import Clients, Workload
 
 __all__ = ["Scenario"]
@@ -36,7 +36,7 @@ class Scenario(Block):
     slo: Slo | None = None
     run: Run = Run()
     study: Study = Study()
-    replicas: PositiveCount = 1
+    replicas: Annotated[Count, Field(ge=1, le=10_000)] = 1
     router: Name = "round_robin"
     cost: Cost = Cost()
     include: list[Name] = Field(default_factory=list)

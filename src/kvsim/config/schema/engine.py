@@ -49,7 +49,7 @@ class SglangEngine(Block):
     load_balance_method: Literal["round_robin", "total_requests", "total_tokens"] = "round_robin"
     mem_fraction_static: Share | None = None
     max_total_tokens: PositiveCount | None = None
-    page_size: PositiveCount | None = None
+    page_size: Annotated[Count, Field(ge=1, le=65_536)] | None = None
     chunked_prefill_size: Count | None = None
     max_prefill_tokens: PositiveCount = 16384
     max_running_requests: PositiveCount | None = None

@@ -17,7 +17,7 @@ class Offload(Block):
     """
 
     connector: Literal["offloading", "simple"] = "offloading"
-    block_size: PositiveCount | None = None
+    block_size: Annotated[Count, Field(ge=1, le=65_536)] | None = None
     eviction_policy: Literal["lru", "arc"] = "lru"
     store_threshold: Annotated[Count, Field(ge=0)] = 0
     offload_prompt_only: bool | None = None
@@ -41,7 +41,7 @@ class VllmEngine(Block):
     gpu_memory_utilization: Share | None = None
     kv_cache_memory_bytes: Bytes | None = None
     num_gpu_blocks_override: PositiveCount | None = None
-    block_size: PositiveCount | None = None
+    block_size: Annotated[Count, Field(ge=1, le=65_536)] | None = None
     max_model_len: PositiveCount | Literal["auto"] | None = None
     max_num_batched_tokens: PositiveCount | None = None
     max_num_seqs: PositiveCount | None = None

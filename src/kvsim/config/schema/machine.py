@@ -8,6 +8,7 @@ from pydantic import Field
 
 from kvsim.config.schema.types import (
     Block,
+    Count,
     Name,
     NotNegativeSeconds,
     Number,
@@ -20,6 +21,9 @@ from kvsim.config.schema.types import (
     Share,
 )
 
+#: A part of one step; an hour is more than any engine takes.
+StepSeconds = Annotated[Seconds, Field(ge=0, le=3600)]
+
 
 class ConstantCosts(Block):
     """Constant rates: the toy world, where answers are arithmetic; and any step time that is linear in its features.
@@ -30,13 +34,13 @@ class ConstantCosts(Block):
 
     kind: Literal["constant"]
     prefill_tokens_per_s: PositiveNumber = 10_000.0
-    decode_step: NotNegativeSeconds = 0.01
+    decode_step: StepSeconds = 0.01
     layers: PositiveCount = 1
-    per_step: NotNegativeSeconds = 0.0
-    decode_per_sequence: NotNegativeSeconds = 0.0
-    decode_per_context: NotNegativeSeconds = 0.0
-    prefill_per_pair: NotNegativeSeconds = 0.0
-    expert_step: NotNegativeSeconds = 0.0
+    per_step: StepSeconds = 0.0
+    decode_per_sequence: StepSeconds = 0.0
+    decode_per_context: Annotated[Seconds, Field(ge=0, le=1)] = 0.0
+    prefill_per_pair: Annotated[Seconds, Field(ge=0, le=1)] = 0.0
+    expert_step: StepSeconds = 0.0
     expert_share: Annotated[Number, Field(ge=0, le=1)] = 0.0
 
 
@@ -137,7 +141,7 @@ class Run(Block):
     warmup: Literal["auto", "none"] | Seconds = "auto"
     exact_steps: bool = False
     invariants: bool = False
-    replications: PositiveCount = 1
+    replications: Annotated[Count, Field(ge=1, le=100_000)] = 1
     precision: Annotated[Number, Field(gt=0, lt=1)] | None = None
     warm_start: Name | None = None
 
