@@ -103,3 +103,19 @@ def test_anonymised_sessions_keep_their_turns_and_think_times_under_other_names(
     assert {r.session for r in found}.isdisjoint({r.session for r in conversation()})
     assert len({r.session for r in found}) == 8
     assert [(r.turn, r.recorded_end_ps) for r in found] == [(r.turn, r.recorded_end_ps) for r in conversation()]
+
+
+def test_a_pipe_or_device_is_written_to_and_stays_what_it_is(tmp_path: Path) -> None:
+    import os
+    import stat
+    import threading
+
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    got: list[str] = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text()))
+    reader.start()
+    assert write_lines(["a", "b"], str(pipe)) == 2
+    reader.join()
+    assert got == ["a\nb\n"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)

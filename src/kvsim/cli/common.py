@@ -54,6 +54,21 @@ def console() -> Console:
     return Console(width=100 if piped else None, highlight=False, soft_wrap=False, legacy_windows=False)
 
 
+def page_width() -> int:
+    """Return the columns of a page of plain text: the terminal's, from 80 to 100."""
+    return min(max(console().width, 80), 100)
+
+
+def emit_wrapped(text: str, indent: str = "  ") -> None:
+    """Print lines of plain text on stdout, each wrapped to the page's width; a word (a path) is never broken."""
+    import textwrap
+
+    width = page_width()
+    for line in text.splitlines():
+        whole = textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        emit(line if len(line) <= width else whole)
+
+
 def show(*things: RenderableType) -> None:
     """Print rich renderables (tables, text) on stdout."""
     out = console()
@@ -96,8 +111,8 @@ class Progress:
         self._live = sys.stderr.isatty()
         self._shown_at = 0.0
 
-    def __call__(self, done: int) -> None:
-        """Show how much is done."""
+    def __call__(self, done: int, part: float | None = None) -> None:
+        """Show how much is done; ``part``: its share of the whole, where no total is known."""
         if not self._live:
             return
         import time
@@ -106,7 +121,8 @@ class Progress:
         if now - self._shown_at < 0.1:
             return
         self._shown_at = now
-        share = f" {100 * done / self.total:3.0f}%" if self.total else ""
+        part = done / self.total if self.total else part
+        share = "" if part is None else f" {100 * part:3.0f}%"
         sys.stderr.write(f"\r{self.what}: {done:,}{share} ")
         sys.stderr.flush()
 

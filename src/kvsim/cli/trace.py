@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from kvsim.cli.common import Json, emit, emit_json, note, show
+from kvsim.cli.common import Json, Progress, emit, emit_json, note, show
 from kvsim.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 app = App(name="trace", help="Inspect, convert, generate, fit or anonymise traces.")
 
+MOST_BLOCKS = 10_000_000
 Columns = Annotated[str | None, Parameter(help="Columns of a plain CSV: time=...,input=...,output=... (and session, id, cached).")]
 TraceFile = Annotated[str, Parameter(allow_leading_hyphen=True)]  # for "-", standard input
 Output = Annotated[str | None, Parameter(name=["--output", "-o"])]
@@ -57,13 +59,31 @@ def info(
         "columns": column_map(columns),
     }  # fmt: skip
     reader = open_trace(trace, format, **options)
-    found = inspect(reader)
-    reuse = [] if found.ceiling is None or trace == "-" else _reuse(open_trace(trace, format, **options))
+    with watched(reader):
+        found = inspect(reader)
+    reuse: list[dict[str, float]] = []
+    if found.prompt_tokens > MOST_BLOCKS * reader.block:
+        found.notes.append(
+            f"more than {MOST_BLOCKS:,} blocks: reuse by size left out here (`kvsim curve` has it, in memory that grows with them)"
+        )
+    elif found.ceiling is not None and trace != "-":
+        reuse = _reuse(open_trace(trace, format, **options))
     if json:
         emit_json({**found.data(), "reuse_by_capacity": reuse})
     else:
         _print(found, reuse)
     return 0
+
+
+@contextmanager
+def watched(reader: TraceReader) -> Iterator[TraceReader]:
+    """Show on stderr how far a reader is: rows, and the share of the file's bytes."""
+    bar = Progress("reading", None)
+    reader.watch = bar
+    try:
+        yield reader
+    finally:
+        bar.close()
 
 
 def column_map(text: str | None) -> dict[str, str] | None:
@@ -147,7 +167,9 @@ def convert(
     from kvsim.workload.write import LOST, lines_for
 
     reader = open_trace(trace, format, block_size=block_size, limit=limit, columns=column_map(columns))
-    count = _write(lines_for(reader, to, block_size or BLOCKS.get(to, reader.block)), output)
+    lines = lines_for(reader, to, block_size or BLOCKS.get(to, reader.block), made_up=reader.format != "kvsim")
+    with watched(reader):
+        count = _write(lines, output)
     note(f"{count:,} lines from {reader.format} to {to}; lost: {LOST[to]}")
     return 0
 
@@ -177,7 +199,8 @@ def anonymise(
     from kvsim.workload.write import anonymised
 
     reader = open_trace(trace, format, block_size=block_size, columns=column_map(columns))
-    count = _write(anonymised(reader, page_size, salt.encode() if salt else None), output)
+    with watched(reader):
+        count = _write(anonymised(reader, page_size, salt.encode() if salt else None), output)
     note(f"{count:,} requests anonymised; read the result with --block-size {page_size}")
     return 0
 

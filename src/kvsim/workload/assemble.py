@@ -6,14 +6,18 @@ from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from kvsim.content import Runs, canonical, cut, join
+from kvsim.content import Runs, canonical, join
 from kvsim.errors import TraceError
 from kvsim.workload.chains import Chains
 from kvsim.workload.mooncake import OUTPUT_BASE, fitting_block
 from kvsim.workload.raw import Raw, ReadReport, Skip
+from kvsim.workload.recent import Recent
 from kvsim.workload.spec import RequestSpec
 
 WINDOW = 20_000
+#: Where the made-up content of sessions begins, and how far apart two of them are: a conversation is one run that grows.
+SESSION_BASE = 1 << 80
+SESSION_APART = 1 << 42
 
 
 def in_order(rows: Iterable[Raw | Skip], report: ReadReport, origin: str) -> Iterator[Raw]:
@@ -48,7 +52,8 @@ class Assembler:
     def __init__(self, report: ReadReport, origin: str, *, zero_outputs: str = "skip", cut_sessions: bool = True) -> None:
         self.report, self.origin, self.zero_outputs = report, origin, zero_outputs
         self._chains: dict[tuple[str, int], Chains] = {}
-        self._sessions: dict[str, tuple[Runs, int, int]] = {}
+        self._sessions: Recent[str, tuple[Runs, int, int]] = Recent()
+        self._conversations = 0
         self._fresh = OUTPUT_BASE
         self._first: int | None = None
         self._count = 0
@@ -62,6 +67,11 @@ class Assembler:
                 self.report.skip(Skip(row.line, "zero output tokens"))
                 continue
             yield self._spec(row)
+        if self._sessions.forgotten:
+            self.report.notes.append(
+                f"{self._sessions.forgotten:,} sessions were forgotten after {self._sessions.limit:,} others: "
+                "a later turn of one of them was taken for a new conversation"
+            )
 
     def _take(self, tokens: int) -> int:
         first = self._fresh
@@ -75,15 +85,16 @@ class Assembler:
         known = self._sessions.get(row.session) if row.session is not None else None
         turn = row.turn or (known[2] + 1 if known is not None else 0)
         prompt = self._prompt(row, known)
-        first = row.output_first if row.output_first is not None else self._take(output)
+        first = row.output_first if row.output_first is not None else self._after(prompt, output)
         if row.session is not None:
-            self._sessions[row.session] = (join(prompt, ((first, output),)), row.input + output, turn)
-        return RequestSpec(
-            row.id or str(self._count), row.time_ps - self._first, prompt, row.input, output, first, max_new_tokens=row.max_new, session=row.session, turn=turn,
-            namespace=row.scope, tenant=row.tenant, priority=row.priority, recorded_cached_tokens=row.cached,
-            recorded_end_ps=None if row.end_ps is None else row.end_ps - self._first,
-            think_ps=row.think_ps,
+            self._sessions.set(row.session, (join(prompt, ((first, output),)), row.input + output, turn))
+        out = RequestSpec(
+            row.id or str(self._count), row.time_ps - self._first, prompt, row.input, output, first, row.max_new, row.session, turn,
+            row.scope, row.tenant, row.priority, recorded_cached_tokens=row.cached, think_ps=row.think_ps,
         )  # fmt: skip
+        if row.end_ps is not None:
+            out.recorded_end_ps = row.end_ps - self._first
+        return out
 
     def _prompt(self, row: Raw, known: tuple[Runs, int, int] | None) -> Runs:
         if row.prompt is not None:
@@ -91,10 +102,19 @@ class Assembler:
         if row.ids is not None:
             return self._from_ids(row)
         if known is None or known[1] > row.input:
-            return ((self._take(row.input), row.input),)
+            return ((self._take(row.input) if row.session is None else self._conversation(), row.input),)
         history, size, _ = known
         rest = row.input - size
-        return join(history, ((self._take(rest), rest),)) if rest else cut(history, 0, row.input)
+        return join(history, ((self._after(history, rest), rest),)) if rest else history
+
+    def _conversation(self) -> int:
+        self._conversations += 1
+        return SESSION_BASE + self._conversations * SESSION_APART
+
+    def _after(self, text: Runs, tokens: int) -> int:
+        """Return where what follows ``text`` begins: a made-up conversation goes on, anything else is followed by fresh tokens."""
+        first, count = text[-1]
+        return first + count if first >= SESSION_BASE else self._take(tokens)
 
     def _from_ids(self, row: Raw) -> Runs:
         assert row.ids is not None

@@ -32,11 +32,13 @@ class Fit:
 
     def text(self) -> str:
         """Return the recipe as YAML and the comparison."""
+        import textwrap
+
         import yaml
 
         lines = [yaml.safe_dump({"workload": self.recipe}, sort_keys=False).rstrip(), "", f"{'':<34}{'trace':>14}{'recipe':>14}"]
         lines += [f"{name:<34}{_cell(a):>14}{_cell(b):>14}" for name, a, b in self.rows]
-        return "\n".join([*lines, "", self.claims])
+        return "\n".join([*lines, "", textwrap.fill(self.claims, 80)])
 
 
 def _cell(value: float | None) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
 import msgspec
 
 from kvsim.errors import TraceError
 from kvsim.workload.raw import PS, Raw, Skip, count_or_none, date_ps, epoch_unit, ps_of, tokens_of
+from kvsim.workload.recent import Recent
 
 MS = 10**9
 US = 10**6
@@ -54,13 +55,13 @@ def ids_of(value: object, origin: str, line: int, name: str = "hash_ids") -> lis
 
 def bailian(lines: Iterable[bytes], origin: str, block: int) -> Iterator[Raw | Skip]:
     """Yield Qwen-Bailian rows: seconds, 16 tokens per id unless told otherwise, the input contains the history."""
-    roots: dict[object, tuple[str, int]] = {}
+    roots: Recent[Hashable, tuple[str, int]] = Recent()
     for line, row in rows_of(lines, origin):
         chat, parent = row.get("chat_id"), row.get("parent_chat_id", -1)
         if isinstance(chat, (list, dict)) or isinstance(parent, (list, dict)):
             raise TraceError(origin, line, "chat_id and parent_chat_id must be numbers or text")
-        session, turn = roots.get(parent, (f"{chat}", -1)) if parent != -1 else (f"{chat}", -1)
-        roots[chat] = (session, turn + 1)
+        session, turn = (roots.get(parent) if parent != -1 else None) or (f"{chat}", -1)
+        roots.set(chat, (session, turn + 1))
         yield Raw(
             line, ps_of(_need(row, origin, line, "timestamp"), PS, origin, line, "timestamp"),
             tokens_of(_need(row, origin, line, "input_length"), origin, line, "input_length", least=1),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvsim.content import common
+from kvsim.workload.mooncake import OUTPUT_BASE
 from kvsim.workload.prefixes import PrefixTree
 from kvsim.workload.read import TraceReader
+from kvsim.workload.recent import SESSIONS, Recent, Timeline
+from kvsim.workload.spec import RequestSpec
 
 PS = 1e-12
 SLICES = 10
@@ -42,47 +45,61 @@ class TraceInfo:
         return out
 
 
+class Reuse:
+    """Prefix tokens seen in earlier prompts, as an unlimited cache would serve them (the last token never hits).
+
+    Content that a reader made up because its file has none can be met again in its own session only, and is remembered there; everything else
+    is in a tree. So memory grows with the distinct content that a file states, not with its rows.
+    """
+
+    def __init__(self, *, stated: bool) -> None:
+        self._stated = stated
+        self._tree = PrefixTree()
+        self._last: Recent[str, RequestSpec] = Recent()
+
+    def add(self, spec: RequestSpec) -> int:
+        """Return the tokens of a prompt that were seen before, and remember it."""
+        if not self._stated and len(spec.prompt) == 1 and spec.prompt[0][0] >= OUTPUT_BASE:
+            if spec.session is None:
+                return 0
+            before = self._last.get(spec.session)
+            self._last.set(spec.session, spec)
+            return 0 if before is None else min(common(before.prompt, spec.prompt), spec.prompt_tokens - 1)
+        seen = min(self._tree.match(spec.prompt, spec.namespace), spec.prompt_tokens - 1)
+        self._tree.insert(spec.prompt, spec.namespace)
+        return seen
+
+
 def inspect(reader: TraceReader) -> TraceInfo:
     """Return the figures of a trace, reading it once; memory grows with distinct content, not with rows."""
     detected = reader.detected
     assert detected is not None
     info = TraceInfo(reader.path, reader.format, detected.sure, detected.because)
-    seen = PrefixTree()
+    reuse, times = Reuse(stated=reader.format == "kvsim"), Timeline()
     sessions: set[str] = set()
-    arrivals = array("q")
-    known = True
     for spec in reader:
         info.requests += 1
         info.prompt_tokens += spec.prompt_tokens
         info.output_tokens += spec.output_tokens
         info.longest_prompt = max(info.longest_prompt, spec.prompt_tokens)
-        arrivals.append(spec.arrival_ps // 1_000_000)
-        if spec.session is not None:
+        times.add(spec.arrival_ps)
+        if spec.session is not None and len(sessions) < SESSIONS:
             sessions.add(spec.session)
-        info.reused_tokens += min(seen.match(spec.prompt, spec.namespace), spec.prompt_tokens - 1)
-        seen.insert(spec.prompt, spec.namespace)
+        info.reused_tokens += reuse.add(spec)
     report = reader.report
     info.sessions, info.content, info.skipped, info.out_of_order = len(sessions), report.content, report.skipped, report.out_of_order
     known = not report.content.startswith("not at all")
     info.ceiling = info.reused_tokens / info.prompt_tokens if known and info.prompt_tokens else None
-    if arrivals:
-        info.span_s = max(arrivals) * 1e-6
-        info.rates_per_s = _rates(arrivals, info.span_s)
-    info.notes = _notes(info)
+    info.span_s = times.last_ps // 1_000_000 * 1e-6
+    info.rates_per_s = times.rates(SLICES)
+    info.notes = [*report.notes, *_notes(info)]
     return info
-
-
-def _rates(arrivals: array[int], span_s: float) -> list[float]:
-    if span_s <= 0:
-        return []
-    counts = [0] * SLICES
-    for at in arrivals:
-        counts[min(int(at * 1e-6 / span_s * SLICES), SLICES - 1)] += 1
-    return [count / (span_s / SLICES) for count in counts]
 
 
 def _notes(info: TraceInfo) -> list[str]:
     notes = []
+    if info.sessions >= SESSIONS:
+        notes.append(f"more than {SESSIONS:,} sessions: they were not counted further")
     if info.out_of_order:
         notes.append(f"{info.out_of_order} records out of order: sorted by time")
     if info.ceiling is None:

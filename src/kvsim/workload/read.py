@@ -13,9 +13,10 @@ from kvsim.workload.assemble import Assembler, in_order
 from kvsim.workload.detect import FORMATS, Detected, detect
 from kvsim.workload.mooncake import DEFAULT_BLOCK, read_mooncake
 from kvsim.workload.raw import Raw, ReadReport, Skip
-from kvsim.workload.source_files import HEAD, lines_of, open_bytes, shards, text_lines, whole
+from kvsim.workload.source_files import HEAD, lines_of, open_bytes, position, shards, text_lines, whole
 from kvsim.workload.spec import RequestSpec
 
+WATCHED = 2_000
 UNITS = {"s": 10**12, "ms": 10**9, "us": 10**6, "ns": 10**3}
 BLOCKS = {"bailian": 16, "mooncake": DEFAULT_BLOCK}
 CONTENT = {
@@ -37,6 +38,9 @@ class TraceReader:
         self.report = ReadReport()
         self.detected = Detected(format, "given", "format: option") if format else None
         self._stdin: IO[bytes] | None = None
+        self.watch: Callable[[int, float | None], None] | None = None  # told rows and share every few thousand rows
+        self._stream: IO[bytes] | None = None
+        self._before = 0  # bytes of the shards before it
         if self.detected is None:
             self.detected = self._detect(self.files[0])
         self.format = self.detected.format
@@ -68,6 +72,13 @@ class TraceReader:
                 stream.close()
         return detect(head, str(file))
 
+    def share(self) -> float | None:
+        """Return the part of the files' bytes that has been read; None for standard input."""
+        if self.path == "-" or self._stream is None or self._stream.closed:
+            return None
+        whole = sum(Path(file).stat().st_size for file in self.files)
+        return (self._before + position(self._stream)) / whole if whole else None
+
     @property
     def block(self) -> int:
         """Tokens per id."""
@@ -95,6 +106,7 @@ class TraceReader:
 
     def _fast_mooncake(self) -> Iterator[RequestSpec]:
         with closing(self._open(self.files[0])) as stream:
+            self._stream = stream
             yield from read_mooncake(
                 lines_of(stream, self.path), self.path, self.report, block=self.block, zero_outputs=self.options.get("zero_outputs", "skip")
             )
@@ -103,6 +115,7 @@ class TraceReader:
         seen = dict.fromkeys(("ids", "session", "runs"), False)
         for file in self.files:
             with closing(self._open(file)) as stream:
+                self._stream = stream
                 for row in self._format_rows(stream, str(file)):
                     if isinstance(row, Raw):
                         row.file = str(file) if len(self.files) > 1 else ""
@@ -110,6 +123,7 @@ class TraceReader:
                         seen["session"] |= row.session is not None
                         seen["runs"] |= row.prompt is not None
                     yield row
+                self._before += 0 if file == "-" else position(stream)
         kind = next((name for name in ("runs", "ids", "session") if seen[name]), "none")
         self.report.content = CONTENT[kind]
 
@@ -163,6 +177,8 @@ class TraceReader:
             spec.arrival_ps -= origin
             yield spec
             taken += 1
+            if taken % WATCHED == 0 and self.watch is not None:
+                self.watch(taken, self.share())
             if limit is not None and taken >= limit:
                 break
         if not taken and not limit:

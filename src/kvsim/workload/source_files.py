@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from kvsim.errors import MissingExtra, TraceError
 
@@ -46,21 +46,35 @@ def open_bytes(file: Path | str) -> IO[bytes]:
     except OSError as error:
         raise TraceError(str(file), None, f"cannot be read: {error.strerror}") from None
     if magic[:2] == b"\x1f\x8b":
-        if file == "-":
-            return io.BufferedReader(gzip.GzipFile(fileobj=raw, mode="rb"), HEAD)
-        raw.close()
-        return io.BufferedReader(gzip.GzipFile(file, "rb"), HEAD)
+        return _unpacked(gzip.GzipFile(fileobj=raw, mode="rb"), raw)
     if magic == b"\x28\xb5\x2f\xfd":
-        return _zstd(raw)
+        return _unpacked(_zstd(raw), raw)
     return raw
 
 
-def _zstd(raw: IO[bytes]) -> IO[bytes]:
+class _unpacked(io.BufferedReader):  # noqa: N801 - a stream as io's own
+    """What a compressed file holds; ``packed`` is the file itself, closed with it."""
+
+    def __init__(self, content: Any, packed: IO[bytes]) -> None:
+        super().__init__(content, HEAD)
+        self.packed = packed
+
+    def close(self) -> None:
+        super().close()
+        self.packed.close()
+
+
+def _zstd(raw: IO[bytes]) -> Any:
     try:
         import zstandard
     except ImportError:
         raise MissingExtra("reading .zst files", "zstd") from None
-    return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw), HEAD)
+    return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+
+
+def position(stream: IO[bytes]) -> int:
+    """Return how many bytes of the file (compressed, if it is) have been read."""
+    return int(getattr(stream, "packed", stream).tell())
 
 
 def lines_of(file: IO[bytes], origin: str) -> Iterator[bytes]:

@@ -13,6 +13,7 @@ from typing import Any
 from kvsim.content import Runs, cut
 from kvsim.errors import ConfigError
 from kvsim.workload import write_logs
+from kvsim.workload.mooncake import OUTPUT_BASE
 from kvsim.workload.spec import RequestSpec
 
 LOST = {
@@ -41,14 +42,20 @@ def canonical(specs: Iterable[RequestSpec]) -> Iterator[str]:
 
 
 class Blocks:
-    """Names blocks of content: equal prefixes get equal ids (chained), different ones different ids; ids count up from 0 or are salted."""
+    """Names blocks of content: equal prefixes get equal ids (chained), different ones different ids; ids count up from 0 or are salted.
 
-    def __init__(self, block: int, salt: bytes | None = None) -> None:
-        self.block, self.salt = block, salt
+    ``made_up``: what has neither ids nor a session in its file was made up by its reader and is met once only, so it is not remembered.
+    """
+
+    def __init__(self, block: int, salt: bytes | None = None, *, made_up: bool = False) -> None:
+        self.block, self.salt, self._made_up = block, salt, made_up
         self._known: dict[Any, int] = {}
+        self._count = 0
 
     def ids(self, spec: RequestSpec) -> list[int]:
         """Return one id per block of the prompt, the partial tail included."""
+        if self._made_up and self.salt is None and spec.session is None and len(spec.prompt) == 1 and spec.prompt[0][0] >= OUTPUT_BASE:
+            return self._new(-(-spec.prompt_tokens // self.block))
         out: list[int] = []
         parent: int | str = spec.namespace
         for start in range(0, spec.prompt_tokens, self.block):
@@ -63,13 +70,21 @@ class Blocks:
         key = (parent, content)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = len(self._known)
+            (found,) = self._new(1)
+            self._known[key] = found
         return found
 
+    def _new(self, count: int) -> list[int]:
+        """Return ids nobody has: for content that is met once only, nothing is remembered."""
+        first, self._count = self._count, self._count + count
+        return list(range(first, self._count))
 
-def mooncake(specs: Iterable[RequestSpec], block: int, *, salt: bytes | None = None, shift_ms: int = 0) -> Iterator[str]:
+
+def mooncake(
+    specs: Iterable[RequestSpec], block: int, *, salt: bytes | None = None, shift_ms: int = 0, made_up: bool = False
+) -> Iterator[str]:
     """Yield Mooncake JSONL lines with blocks of ``block`` tokens."""
-    blocks = Blocks(block, salt)
+    blocks = Blocks(block, salt, made_up=made_up)
     for spec in specs:
         row: dict[str, Any] = {
             "timestamp": spec.arrival_ps // 1_000_000_000 + shift_ms, "input_length": spec.prompt_tokens, "output_length": spec.output_tokens, "hash_ids": blocks.ids(spec),
@@ -98,18 +113,18 @@ def plain_csv(specs: Iterable[RequestSpec]) -> Iterator[str]:
         yield f"{whole}.{rest:012d},{spec.prompt_tokens},{spec.output_tokens},{(spec.session or '').replace(',', '_')}"
 
 
-def lines_for(specs: Iterable[RequestSpec], format: str, block: int) -> Iterator[str]:
-    """Yield the lines of a format. Raises ConfigError for one that cannot be written."""
+def lines_for(specs: Iterable[RequestSpec], format: str, block: int, *, made_up: bool = False) -> Iterator[str]:
+    """Yield the lines of a format; ``made_up`` as for ``Blocks``. Raises ConfigError for one that cannot be written."""
     if format == "kvsim":
         return canonical(specs)
     if format == "mooncake":
-        return mooncake(specs, block)
+        return mooncake(specs, block, made_up=made_up)
     if format == "csv":
         return plain_csv(specs)
     if format == "bailian":
-        return write_logs.bailian(specs, Blocks(block).ids)
+        return write_logs.bailian(specs, Blocks(block, made_up=made_up).ids)
     if format == "dynamo":
-        return write_logs.dynamo(specs, Blocks(block).ids, block)
+        return write_logs.dynamo(specs, Blocks(block, made_up=made_up).ids, block)
     if format in write_logs.LOST:
         writer: Callable[[Iterable[RequestSpec]], Iterator[str]] = getattr(write_logs, format)
         return writer(specs)
@@ -126,20 +141,31 @@ def anonymised(specs: Iterable[RequestSpec], block: int, salt: bytes | None = No
 
 
 def write_lines(lines: Iterable[str], target: str | None) -> int:
-    """Write lines to a file (whole or not at all) or, for None, return -1 for the caller to print; return the count."""
+    """Write lines to a file (whole or not at all) or, for None, return -1 for the caller to print; return the count.
+
+    A device or a pipe is written to as it is: putting a new file in its place would destroy it.
+    """
     if target is None:
         return -1
     path = Path(target)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    count = 0
     try:
-        with partial.open("w", encoding="utf-8", newline="\n") as file:
-            for line in lines:
-                file.write(line + "\n")
-                count += 1
-        partial.replace(path)
+        if path.exists() and not path.is_file():
+            return _written(lines, path)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            count = _written(lines, partial)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(f"{target}: cannot be written: {error.strerror}") from None
-    finally:
-        partial.unlink(missing_ok=True)
+    return count
+
+
+def _written(lines: Iterable[str], path: Path) -> int:
+    count = 0
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for line in lines:
+            file.write(line + "\n")
+            count += 1
     return count

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from kvsim.workload.recent import Recent
 from kvsim.workload.spec import RequestSpec
 
 #: Where a log's clock begins when the format wants an epoch: 2023-11-14 22:13:20 UTC.
@@ -43,11 +44,12 @@ def burstgpt(specs: Iterable[RequestSpec]) -> Iterator[str]:
 
 def bailian(specs: Iterable[RequestSpec], blocks: Blocks) -> Iterator[str]:
     """Yield Qwen-Bailian lines (us): a turn's parent is the turn before it."""
-    last: dict[str, int] = {}
+    last: Recent[str, int] = Recent()
     for number, spec in enumerate(specs):
-        parent = -1 if spec.session is None else last.get(spec.session, -1)
+        before = None if spec.session is None else last.get(spec.session)
+        parent = -1 if before is None else before
         if spec.session is not None:
-            last[spec.session] = number
+            last.set(spec.session, number)
         yield (
             f'{{"chat_id": {number}, "parent_chat_id": {parent}, "timestamp": {_decimal(spec.arrival_ps)}, "input_length": {spec.prompt_tokens}, '
             f'"output_length": {spec.output_tokens}, "type": "text", "turn": {spec.turn + 1}, "hash_ids": {json.dumps(blocks(spec))}}}'
