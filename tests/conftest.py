@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(Path(__file__).parent))
 
-from module_state import kept  # noqa: E402
-
-
-def shared_folder() -> Path | None:
-    """Return the folder with recordings and measurements (KVSIM_SHARED, else ../shared), or None."""
-    given = os.environ.get("KVSIM_SHARED")
-    folder = Path(given) if given else ROOT.parent / "shared"
-    return folder if folder.is_dir() else None
+from folders import ROOT, shared_folder
+from module_state import kept
 
 
 @pytest.fixture(scope="session")

@@ -75,7 +75,7 @@ def test_with_defects_kept_the_failing_step_is_a_finding(shared: Path, capsys: p
     assert run_command(["verify", str(path), "--rule", "defects=keep"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("finding")
-    assert "sglang-0.5.9 (defects: keep) fails here" in out
+    assert "sglang-0.5.9 (defects: keep) fails here" in " ".join(out.split())
 
 
 CONTENTS = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from kvsim.cli.common import Hardware, Json, Model, Set, emit, emit_json, note, resolve_scenario
+from kvsim.cli.common import Hardware, Json, Model, Set, emit_json, emit_wrapped, note, resolve_scenario
 
 if TYPE_CHECKING:
     from kvsim.study.calibrate import Calibration, Errors
@@ -96,21 +96,21 @@ def _show(result: Calibration, skipped: dict[str, int], residuals: bool) -> None
         remark = "at its bound" if c.at_bound else "moved" if c.moved else "as before"
         table.add_row(c.name, f"{c.default:.4g}", f"{c.value:.4g}", f"{c.low:.4g} .. {c.high:.4g}", remark)
     show(table)
-    emit(f"errors before  {_errors(result.before)}")
-    emit(f"errors fitted  {_errors(result.after)}")
+    emit_wrapped(f"errors before  {_errors(result.before)}")
+    emit_wrapped(f"errors fitted  {_errors(result.after)}")
     held = _errors(result.held_out_all) if result.held_out_all else "not available: one group of measurements only"
-    emit(f"held out       {held}  (leave one group out: {len(result.held_out)} groups)")
+    emit_wrapped(f"held out       {held}  (leave one group out: {len(result.held_out)} groups)", " " * 15)
     for group, errors in result.held_out.items():
-        emit(f"  {group}: {_errors(errors)}")
+        emit_wrapped(f"  {group}: {_errors(errors)}")
     for name, why in result.untold.items():
-        emit(f"not told by this data: {name} {why}")
+        emit_wrapped(f"not told by this data: {name} {why}")
     for reason, count in skipped.items():
-        emit(f"left out: {count} x {reason}")
+        emit_wrapped(f"left out: {count} x {reason}")
     for warning in result.warnings:
         note(f"note: {warning}")
     if residuals:
         for row, error in result.residuals:
-            emit(f"{error:+7.1%}  {row.seconds * 1e3:10.3f} ms  {row.group}  {row.source}")
+            emit_wrapped(f"{error:+7.1%}  {row.seconds * 1e3:10.3f} ms  {row.group}  {row.source}")
 
 
 def _errors(errors: Errors) -> str:

@@ -33,6 +33,7 @@ def explain(
     as_command
         Write the engine block back as a launch command.
     """
+    from kvsim.cli.common import page_width
     from kvsim.report.explain import explain_data, explain_text
 
     printed = _printed(log)
@@ -47,7 +48,7 @@ def explain(
     if json:
         emit_json(explain_data(resolved))
     else:
-        emit(explain_text(resolved))
+        emit(explain_text(resolved, page_width()))
     return 1 if resolved.capacity.infeasible else 0
 
 

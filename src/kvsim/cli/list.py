@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import textwrap
+from typing import Any
 
-from kvsim.cli.common import Json, emit, emit_json
+from kvsim.cli.common import Json, emit, emit_json, page_width
 from kvsim.errors import UnknownName
 
 
@@ -27,10 +28,7 @@ def list_(what: str | None = None, /, *, diff: tuple[str, str] | None = None, js
 
             emit_json([asdict(item) for item in found])
         else:
-            emit(
-                "\n".join(f"- {item.words}\n    {diff[0]}: {item.left}\n    {diff[1]}: {item.right}\n    ({item.source})" for item in found)
-                or "no difference"
-            )
+            emit("\n".join(_difference(item, diff, page_width()) for item in found) or "no difference")
         return 0
     tables = _tables()
     if what is not None and what not in tables:
@@ -42,6 +40,16 @@ def list_(what: str | None = None, /, *, diff: tuple[str, str] | None = None, js
         lines = (textwrap.wrap(f"{name}: {', '.join(values)}", 80, subsequent_indent="  ") for name, values in chosen.items())
         emit("\n".join(line for part in lines for line in part))
     return 0
+
+
+def _difference(item: Any, diff: tuple[str, str], width: int) -> str:
+    """Return one difference of two rule sets, wrapped."""
+    parts = [
+        (f"- {item.words}", "  "),
+        *((f"    {name}: {value}", "        ") for name, value in zip(diff, (item.left, item.right), strict=True)),
+        (f"    ({item.source})", "     "),
+    ]
+    return "\n".join(textwrap.fill(text, width, subsequent_indent=indent) for text, indent in parts)
 
 
 def _tables() -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from kvsim.cli.common import Json, Progress, emit, emit_json
+from kvsim.cli.common import Json, Progress, emit, emit_json, emit_wrapped
 from kvsim.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def verify(
         results.append(verify_file(path, overrides, stepwise=exact_steps))
         if not json:
             progress.close()
-            emit(line(results[-1]))
+            emit_wrapped(line(results[-1]), " " * 9)
         progress(len(results))
     progress.close()
     sums = totals(results)
@@ -104,11 +104,13 @@ def _show_totals(results: list[ReplayResult], sums: list[Totals]) -> None:
     emit("")
     for total in sums:
         tail = f", {total.findings} with a finding" if total.findings else ""
-        emit(f"{total.rules or 'unknown rules'}: {total.files} files, {total.rows:,} rows compared, {total.differing} files differ{tail}")
+        emit_wrapped(
+            f"{total.rules or 'unknown rules'}: {total.files} files, {total.rows:,} rows compared, {total.differing} files differ{tail}"
+        )
     first = next((result for result in results if result.mismatch is not None), None)
     if first is not None and first.mismatch is not None:
         emit("")
-        emit(difference(first.file, first.mismatch))
+        emit_wrapped(difference(first.file, first.mismatch), "    ")
 
 
 def difference(file: str, mismatch: Mismatch) -> str:

@@ -67,8 +67,8 @@ def memory_bar(capacity: Capacity) -> list[tuple[str, int]]:
     ]
 
 
-def explain_text(resolved: Resolved) -> str:
-    """Return the page."""
+def explain_text(resolved: Resolved, width: int = 100) -> str:
+    """Return the page, at most ``width`` (80 or more) columns wide."""
     capacity = resolved.capacity
     lines = [
         f"{resolved.model.name} on {resolved.hardware.name}, {explain_data(resolved)['rules']}, "
@@ -78,15 +78,15 @@ def explain_text(resolved: Resolved) -> str:
     lines += _bar(capacity)
     lines += ["", "the arithmetic, per rank"]
     for line in capacity.lines:
-        value = _shown(line.value, line.unit)
-        lines += _wrapped(
-            f"  {line.what:<28} {value:>20}   ", line.formula + ("" if line.source in ("derived", "given") else f" [{line.source}]")
-        )
-    lines += ["", *_answers(resolved)]
-    if capacity.infeasible:
-        lines += ["", "DOES NOT WORK", *(part for reason in capacity.infeasible for part in _wrapped("  - ", reason))]
-    if capacity.assumptions:
-        lines += ["", "assumptions", *(part for text in capacity.assumptions for part in _wrapped("  - ", text))]
+        how = line.formula + ("" if line.source in ("derived", "given") else f" [{line.source}]")
+        lines += _arithmetic(f"  {line.what:<28} {_shown(line.value, line.unit):>20}   ", how, width)
+    for title, texts in (
+        ("what it means", _answers(resolved)),
+        ("DOES NOT WORK", capacity.infeasible),
+        ("assumptions", capacity.assumptions),
+    ):
+        if texts:
+            lines += ["", title, *(part for text in texts for part in _wrapped("  - ", text, width))]
     return "\n".join(lines)
 
 
@@ -102,25 +102,23 @@ def _bar(capacity: Capacity) -> list[str]:
 
 
 def _answers(resolved: Resolved) -> list[str]:
+    """Return what the arithmetic means, a sentence each."""
     capacity = resolved.capacity
-    out = ["what it means"]
-    out += _wrapped(
-        "  - ",
+    out = []
+    out.append(
         f"device: {capacity.device_tokens:,} tokens ({gb(capacity.device_pool_bytes)} on each of "
         f"{capacity.ranks} GPUs), longest accepted prompt {capacity.longest_prompt:,} tokens; host RAM changes neither",
     )
     if resolved.model.kind == "mla" and capacity.ranks > 1 and capacity.extra.get("attention_tp", 1) > 1:
         copies = capacity.extra["attention_tp"]
-        out += _wrapped(
-            "  - ",
+        out.append(
             f"the latent KV of this model is the same on every rank of an attention group: {copies} "
             f"x {gb(capacity.device_pool_bytes)} hold {capacity.device_tokens:,} distinct tokens; more TP adds none",
         )
     if capacity.host_tokens:
         reach = max(capacity.device_tokens, capacity.host_tokens)
         gain = reach - capacity.device_tokens
-        out += _wrapped(
-            "  - ",
+        out.append(
             f"host: {capacity.host_tokens:,} tokens, {gb(capacity.host_bytes_per_rank)} per rank, "
             f"{gb(capacity.host_bytes_total)} in total, and 10 GiB of RAM must stay free once; the "
             f"tiers overlap (inclusive), so reach is the larger one: {reach:,} tokens, {gain:,} more than the device alone"
@@ -128,21 +126,18 @@ def _answers(resolved: Resolved) -> list[str]:
         )
     largest = capacity.extra.get("largest_ratio")
     if largest is not None:
-        out += _wrapped("  - ", f"largest ratio that fits this machine's RAM: {largest:.2f}")
-    out += _wrapped(
-        "  - ",
+        out.append(f"largest ratio that fits this machine's RAM: {largest:.2f}")
+    out.append(
         f"at most {capacity.max_running_requests:,} requests at once; decode above batch "
         f"{capacity.extra.get('cuda_graph_max_bs', '-')} runs without a CUDA graph (slower), it is not refused",
     )
     fits = fits_at_once(resolved)
     if fits:
         counts = ", ".join(f"{entry['at_once']:,} of its {name} length ({entry['tokens']:,})" for name, entry in fits.items())
-        out += _wrapped(
-            "  - ", f"requests of this workload that fit the device at once: {counts}; prompt and output together, nothing shared"
-        )
+        out.append(f"requests of this workload that fit the device at once: {counts}; prompt and output together, nothing shared")
     even = break_even(resolved)
     if even:
-        out += _wrapped("  - ", even["text"])
+        out.append(even["text"])
     return out
 
 
@@ -249,7 +244,14 @@ def _shown(value: float | int | str | None, unit: str) -> str:
     return f"{value:,}" + (f" {unit}" if unit else "") if isinstance(value, int) else f"{value:g} {unit}".strip()
 
 
-def _wrapped(head: str, text: str, width: int = 100) -> list[str]:
+def _arithmetic(head: str, how: str, width: int) -> list[str]:
+    """Return a value and how it comes about: beside each other, or below where that would be too narrow."""
+    if width >= 100:
+        return _wrapped(head, how, width)
+    return [head.rstrip(), *_wrapped(" " * 8, how, width)]
+
+
+def _wrapped(head: str, text: str, width: int) -> list[str]:
     import textwrap
 
     indent = " " * len(head)
