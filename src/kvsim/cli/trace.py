@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 app = App(name="trace", help="Inspect, convert, generate, fit or anonymise traces.")
 
-MOST_BLOCKS = 10_000_000
+MOST_BLOCKS = 1_000_000  # for reuse by size, which is worked out in memory
 Columns = Annotated[str | None, Parameter(help="Columns of a plain CSV: time=...,input=...,output=... (and session, id, cached).")]
 TraceFile = Annotated[str, Parameter(allow_leading_hyphen=True)]  # for "-", standard input
 Output = Annotated[str | None, Parameter(name=["--output", "-o"])]
@@ -61,13 +61,7 @@ def info(
     reader = open_trace(trace, format, **options)
     with watched(reader):
         found = inspect(reader)
-    reuse: list[dict[str, float]] = []
-    if found.prompt_tokens > MOST_BLOCKS * reader.block:
-        found.notes.append(
-            f"more than {MOST_BLOCKS:,} blocks: reuse by size left out here (`kvsim curve` has it, in memory that grows with them)"
-        )
-    elif found.ceiling is not None and trace != "-":
-        reuse = _reuse(open_trace(trace, format, **options))
+    reuse = _reuse_of(reader, found, options)
     if json:
         emit_json({**found.data(), "reuse_by_capacity": reuse})
     else:
@@ -101,7 +95,24 @@ def column_map(text: str | None) -> dict[str, str] | None:
     return {name.strip(): column.strip() for name, _, column in pairs}
 
 
-def _reuse(reader: TraceReader) -> list[dict[str, float]]:
+def _reuse_of(reader: TraceReader, found: TraceInfo, options: dict[str, Any]) -> list[dict[str, float]]:
+    """Return the LRU hit rate by capacity, from a second reading: exact, of a sample of conversations, or not at all; a note says which."""
+    from kvsim.workload.read import CONTENT, open_trace
+
+    if found.ceiling is None or reader.path == "-":
+        return []
+    share = MOST_BLOCKS * reader.block / found.prompt_tokens
+    if share >= 1:
+        return _reuse(open_trace(reader.path, reader.format, **options))
+    if found.content != CONTENT["session"]:
+        found.notes.append(f"more than {MOST_BLOCKS:,} blocks: reuse by size is left out (`kvsim curve` has it, in memory that grows with them)")
+        return []
+    share *= options.get("sample_sessions") or 1.0
+    found.notes.append(f"reuse by size is from {100 * share:.2g} % of the conversations, sizes scaled up (they share nothing, so a sample is like the whole)")
+    return _reuse(open_trace(reader.path, reader.format, **{**options, "sample_sessions": share}), share / (options.get("sample_sessions") or 1.0))
+
+
+def _reuse(reader: TraceReader, share: float = 1.0) -> list[dict[str, float]]:
     """Return the LRU hit rate (whole blocks of the trace) at fractions of the capacity that reaches 99 % of the ceiling."""
     from kvsim.measure.curve import hit_curve
     from kvsim.measure.references import references
@@ -109,7 +120,7 @@ def _reuse(reader: TraceReader) -> list[dict[str, float]]:
     curve = hit_curve(references(reader, reader.block))
     working_set = curve.working_set()
     sizes = dict.fromkeys(working_set // part for part in (64, 16, 8, 4, 2, 1))
-    return [{"capacity_tokens": size, "hit_rate": curve.rate(size)} for size in sizes if size]
+    return [{"capacity_tokens": round(size / share), "hit_rate": curve.rate(size)} for size in sizes if size]
 
 
 def _print(found: TraceInfo, reuse: list[dict[str, float]]) -> None:

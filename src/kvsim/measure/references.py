@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvsim.content import Runs, cut
+from kvsim.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
 
 ROOT = -1
-SMALL = 1 << 61  # larger tokens are renamed
+SMALL = 1 << 61  # larger tokens are renamed, by stretches of CHUNK tokens
+CHUNK = 1 << 36
+MOST_CHUNKS = ((1 << 63) - SMALL) // CHUNK - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class _Cutter:
         self.count: list[int] = []
         self.size: list[int] = []
         self._names: dict[Any, int] = {}
+        self._chunks: dict[int, int] = {}
 
     def _add(self, first: int, count: int, size: int) -> None:
         self.first.append(first)
@@ -92,8 +96,14 @@ class _Cutter:
         if first + whole * self.block < SMALL:
             self._add(first, whole, self.block)
             return
-        for number in range(whole):
-            self._add(self._name(((first + number * self.block, self.block),)), 1, self.block)
+        while whole:
+            chunk, low = divmod(first, CHUNK)
+            taken = min(whole, -(-(CHUNK - low) // self.block))
+            number = self._chunks.setdefault(chunk, len(self._chunks))
+            if number > MOST_CHUNKS:
+                raise InputError(f"a trace with content in more than {MOST_CHUNKS:,} far apart places is not followed block by block")
+            self._add(SMALL + number * CHUNK + low, taken, self.block)
+            first, whole = first + taken * self.block, whole - taken
 
 
 def references(specs: Iterable[RequestSpec], block: int, rate_scale: float = 1.0) -> References:
