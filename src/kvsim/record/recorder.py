@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from kvsim.record.recording import Recording, RequestRow
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kvsim.serving.port import Occupancy, Request
 
 UNFINISHED = "unfinished"
@@ -17,7 +19,8 @@ class Recorder:
 
     def __init__(self, resolved: dict[str, Any]) -> None:
         self.recording = Recording(resolved)
-        self._steps = self.recording.steps.append
+        #: Writes one row of the steps table (columns: STEP_COLUMNS).
+        self.step: Callable[[tuple[Any, ...]], None] = self.recording.steps.append
         self._gaps = self.recording.gaps.append
         self._cache_seen: dict[int, tuple[int, int, int, int, int]] = {}
 
@@ -48,10 +51,6 @@ class Recorder:
                 request.load_ps,
             )
         )
-
-    def step(self, *row: Any) -> None:
-        """Write one row of the steps table (columns: STEP_COLUMNS)."""
-        self._steps(row)
 
     def gap(self, replica: int, end_ps: int, gap_ps: int, count: int, repeat: int = 1, slope_ps: int = 0) -> None:
         """Write gaps between output tokens (columns: GAP_COLUMNS)."""

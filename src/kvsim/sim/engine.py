@@ -153,7 +153,10 @@ class Engine:
                 if step.blocked_until > now:
                     yield self.env.timeout(step.blocked_until - now)
                 if not overlap:
-                    yield from self._decode_run(current) if step.kind == "decode" else self._wait_end(current)
+                    if step.kind == "decode":
+                        yield from self._decode_run(current)
+                    elif (ending := self._ending(current)) is not None:
+                        yield ending
                     self._settle(current)
                     continue
                 if previous is not None and step.kind == "decode" and previous.step.kind == "decode" and not self.exact_steps:
@@ -161,7 +164,8 @@ class Engine:
             else:
                 current = None
             if previous is not None:
-                yield from self._wait_end(previous)
+                if (ending := self._ending(previous)) is not None:
+                    yield ending
                 self._settle(previous)
                 previous = current
                 continue
@@ -239,16 +243,18 @@ class Engine:
                 if request.host_hit:
                     request.load_ps += duration
 
-    def _wait_end(self, flight: InFlight) -> Wait:
+    def _ending(self, flight: InFlight) -> Event | None:
+        """Return the event of a step's end, None if that is over."""
         self._price(flight)
-        if flight.end > self.env.now:
-            yield self.env.timeout(flight.end - int(self.env.now))
+        left = flight.end - int(self.env.now)
+        return self.env.timeout(left) if left > 0 else None
 
     def _decode_run(self, flight: InFlight) -> Wait:
         """Overlap off: one event for the planned decode step and all quiet iterations after it."""
         more = 0 if self.exact_steps else self.scheduler.quiet(None)
         if more <= 0:
-            yield from self._wait_end(flight)
+            if (ending := self._ending(flight)) is not None:
+                yield ending
             return
         step = flight.step
         batch, context = step.decode_batch, step.sum_context
@@ -311,6 +317,8 @@ class Engine:
             self.source.rearm()
 
     def _note_tokens(self, flight: InFlight, settled: Settled) -> None:
+        if not settled.emitted:
+            return
         fresh = len(settled.first) + len(settled.again)
         decoded = settled.emitted - fresh
         if settled.sequences and decoded > settled.sequences:  # speculation: the tokens of one step reach a client together
@@ -370,23 +378,9 @@ class Engine:
         step, occupancy = flight.step, self.scheduler.occupancy
         running, waiting = self.scheduler.counts()
         self.recorder.step(
-            self.replica,
-            step.kind,
-            flight.start,
-            flight.end,
-            flight.steps,
-            step.decode_batch,
-            flight.context,
-            len(step.prefills),
-            step.new_tokens,
-            step.cached_tokens,
-            step.load_tokens,
-            flight.exposed,
-            running,
-            waiting,
-            occupancy.device_used,
-            occupancy.device_evictable,
-            occupancy.host_used,
-            emitted,
-            len(step.retracted),
-        )
+            (
+                self.replica, step.kind, flight.start, flight.end, flight.steps, step.decode_batch, flight.context, len(step.prefills), step.new_tokens,
+                step.cached_tokens, step.load_tokens, flight.exposed, running, waiting, occupancy.device_used, occupancy.device_evictable,
+                occupancy.host_used, emitted, len(step.retracted),
+            )
+        )  # fmt: skip

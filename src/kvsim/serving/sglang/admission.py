@@ -18,10 +18,22 @@ if TYPE_CHECKING:
 CONTINUE, NO_TOKEN, OTHER = "continue", "no token", "other"
 
 
+def reservations(params: SglangParams, running: list[SglangRequest], cohort: Cohort, ratio: float) -> float:
+    """Return what the running requests (finished, unfiltered ones included) may still need."""
+    clip, decoded = params.clip_max_new_tokens, cohort.decoded
+    if not clip:
+        return 0.0
+    if params.rules.ignore_eos_reserves_all:
+        return fsum([min(r.limit_at - decoded, clip) * (1.0 if r.spec.ignore_eos else ratio) for r in running])
+    if cohort.largest_limit > clip:
+        return fsum([min(r.limit_at - decoded, clip) * ratio for r in running])
+    return fsum([(r.limit_at - decoded) * ratio for r in running])
+
+
 class Admission:
     """The budgets of one pass and what it admitted.
 
-    ``running``, ``cohort``: the running batch, and who of it still decodes; ``mixed``: decoders riding along.
+    ``running``: the running batch; ``reserved``: what it may still need; ``mixed``: decoders riding along.
     ``admitted``: requests of the new batch in order (a continued chunk first), with ``prefixes`` (computed before) and
     ``hits`` (device, host; None for a continued chunk). ``new_chunked``: the request whose prompt was cut.
     """
@@ -31,7 +43,7 @@ class Admission:
         params: SglangParams,
         cache: KvCache,
         running: list[SglangRequest],
-        cohort: Cohort,
+        reserved: float,
         ratio: float,
         mixed: int,
         now: int,
@@ -43,7 +55,7 @@ class Admission:
         self.extra = self.page if self.rules.reserve_extra_page else 0
         self.rem_input = params.max_prefill_tokens - mixed
         self.rem_chunk = None if params.chunked_prefill_size is None else params.chunked_prefill_size - mixed
-        self.off_total: float = mixed + self._reservations(cohort)
+        self.off_total: float = mixed + reserved
         self.off_current: float = mixed
         self.admitted: list[SglangRequest] = []
         self.prefixes: list[int] = []
@@ -52,17 +64,6 @@ class Admission:
         self.new_chunked: SglangRequest | None = None
         self.preempted: list[SglangRequest] = []
         self._pairs: list[tuple[float, int]] | None = None
-
-    def _reservations(self, cohort: Cohort) -> float:
-        """Return what the running requests (finished, unfiltered ones included) may still need."""
-        clip, ratio, decoded, clips = self.clip, self.ratio, cohort.decoded, cohort.largest_limit > self.clip
-        if not clip:
-            return 0.0
-        if self.rules.ignore_eos_reserves_all:
-            return fsum([min(r.limit_at - decoded, clip) * (1.0 if r.spec.ignore_eos else ratio) for r in self.running])
-        if clips:
-            return fsum([min(r.limit_at - decoded, clip) * ratio for r in self.running])
-        return fsum([(r.limit_at - decoded) * ratio for r in self.running])
 
     # ------------------------------------------------------------------ budgets
     @property

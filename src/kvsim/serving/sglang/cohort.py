@@ -27,7 +27,8 @@ NEVER = 1 << 60
 class Cohort:
     """Counters, sums and orders of the requests that decode together.
 
-    ``context``: tokens of all of them; ``largest_limit``: the largest max_new_tokens that was ever a member's.
+    ``context``: tokens of all of them; ``largest_limit``: the largest max_new_tokens that was ever a member's; ``changes``:
+    counts whatever changes how much a member may still generate.
     """
 
     __slots__ = (
@@ -38,6 +39,7 @@ class Cohort:
         "_ring",
         "_serial",
         "allocated",
+        "changes",
         "context",
         "decoded",
         "largest_limit",
@@ -47,7 +49,7 @@ class Cohort:
 
     def __init__(self, page: int, *, foresees: bool) -> None:
         self.page, self._foresees = page, foresees
-        self.allocated = self.decoded = self.context = self.size = self.largest_limit = self._serial = 0
+        self.allocated = self.decoded = self.context = self.size = self.largest_limit = self._serial = self.changes = 0
         self._ring = [0] * page  # how many take a new page when ``allocated`` modulo ``page`` is the index
         self._ends: Heap = []  # by the value of ``decoded`` at which a request has its last token
         self._limits: Heap = []  # by the value at which it reaches max_new_tokens
@@ -57,6 +59,7 @@ class Cohort:
     def join(self, requests: Iterable[SglangRequest], pending: int) -> None:
         """Take requests in, in the order of the batch; ``pending``: tokens on their way from their prefill (0, 1)."""
         allocated, decoded = self.allocated, self.decoded
+        self.changes += 1
         for request in requests:
             self._serial = serial = self._serial + 1
             done, committed = request.output_done, request.kv.committed
@@ -79,6 +82,7 @@ class Cohort:
 
     def leave(self, request: SglangRequest) -> None:
         """Let one go; its own numbers are made."""
+        self.changes += 1
         committed = request.slot_base + self.allocated
         done = request.out_base + self.decoded
         request.joined = 0
@@ -106,6 +110,7 @@ class Cohort:
     def result(self) -> list[SglangRequest]:
         """One decode step's tokens reach the members; return who ends with it, in the order of the batch."""
         self.decoded = decoded = self.decoded + 1
+        self.changes += 1
         ends = self._ends
         if not ends or ends[0][0] > decoded:
             return []
@@ -121,6 +126,7 @@ class Cohort:
         self.allocated += slots
         self.context += slots * self.size
         self.decoded += results
+        self.changes += 1
 
     # ------------------------------------------------------------------ members that gain more than one token
     def take(self, request: SglangRequest, slots: int) -> None:
@@ -136,6 +142,7 @@ class Cohort:
         """Give one member more outputs than the others."""
         request.out_base += tokens
         request.limit_at -= tokens
+        self.changes += 1
         ends = self.decoded + request.length - request.output_done
         heappush(self._ends, (ends, request.joined, request))
         if self._foresees:

@@ -81,6 +81,7 @@ class SglangRequest(Request):
         if self.joined:
             self.out_base += 1
             self.limit_at -= 1
+            self.cohort.changes += 1
             return self.output_done
         self._done = self.kv.outputs = self._done + 1
         return self._done

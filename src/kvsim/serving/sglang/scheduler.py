@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.kv.cache import KvCache
 from kvsim.serving.port import ABORTED, QUEUED, REFUSED, RUNNING, Request, Step
-from kvsim.serving.sglang.admission import CONTINUE, NO_TOKEN, OTHER, Admission
+from kvsim.serving.sglang.admission import CONTINUE, NO_TOKEN, OTHER, Admission, reservations
 from kvsim.serving.sglang.decode import EngineOutOfMemory
 from kvsim.serving.sglang.request import SglangRequest, SglangStep
 from kvsim.serving.sglang.runs import Runs
@@ -35,6 +35,8 @@ class SglangScheduler(Runs):
         self.occupancy = self.cache
         self.prefill_held = False  # set by a prefill delayer
         self._seq = 0
+        self._reserved_at: tuple[int, float, int] | None = None
+        self._reserved_sum = 0.0
 
     # ------------------------------------------------------------------ arrivals
     def submit(self, spec: RequestSpec, now: int) -> Request:
@@ -165,12 +167,19 @@ class SglangScheduler(Runs):
             self.cache.poll(now)
         self.ordering(self.waiting, self.running, now)
         mixed = len(self.running) if params.mixed_chunk else 0
-        adder = Admission(params, self.cache, self.running, self.cohort, self.ratio, mixed, now)
+        adder = Admission(params, self.cache, self.running, self._reserved(), self.ratio, mixed, now)
         adder.held = self.prefill_held
         if self.chunked is not None:
             self.chunked = adder.add_chunked(self.chunked)
         self._admit_queue(adder, slots)
         return self._build_prefill(adder, now)
+
+    def _reserved(self) -> float:
+        """Return what the running batch may still need, summed again only when something of it has changed."""
+        key = (self.cohort.changes, self.ratio, len(self.running))
+        if key != self._reserved_at:
+            self._reserved_at, self._reserved_sum = key, reservations(self.params, self.running, self.cohort, self.ratio)
+        return self._reserved_sum
 
     def _no_slot(self) -> bool:
         """Whether a full running batch ends the pass at once (and marks it full)."""
@@ -278,12 +287,13 @@ class SglangScheduler(Runs):
         """Evict for the batch; EngineOutOfMemory where the engine's allocation fails (a continued chunk is not
         tested)."""
         cache, admitted, prefixes = self.cache, adder.admitted, adder.prefixes
+        page = cache.page
         extend = need = sum([r.extend_end for r in admitted]) - sum(prefixes)
-        if cache.page == 1:
+        if page == 1:
             cache.make_room(extend, now)
         else:
-            cache.make_room(extend + cache.page * len(admitted), now)
-            need = sum([cache.pages_up(r.extend_end) for r in admitted]) - sum([cache.pages_up(p) for p in prefixes])
+            cache.make_room(extend + page * len(admitted), now)
+            need = (sum([-(-r.extend_end // page) for r in admitted]) - sum([-(-prefix // page) for prefix in prefixes])) * page
         if need > cache.free:
             raise EngineOutOfMemory(f"{self.rules.name} fails here: prefill out of memory ({need} slots wanted, {cache.free} free)")
 
