@@ -8,13 +8,14 @@ import pytest
 
 from kvsim.content import common
 from kvsim.errors import ConfigError
+from kvsim.workload.detect import FORMATS
 from kvsim.workload.read import BLOCKS, open_trace
 from kvsim.workload.spec import RequestSpec
 from kvsim.workload.write import LOST, lines_for, write_lines
 
 MS = 10**9
-SESSIONS = ["aiperf", "bailian", "burstgpt", "dynamo", "litellm", "langfuse", "access_log", "sglang_metrics", "kvsim", "mooncake"]
-ENDS = ["aiperf", "sglang_metrics", "litellm", "langfuse", "dynamo", "kvsim"]
+SESSIONS = ["weka", "otel", "aiperf", "bailian", "burstgpt", "dynamo", "litellm", "langfuse", "access_log", "sglang_metrics", "kvsim", "mooncake"]
+ENDS = ["weka", "otel", "aiperf", "sglang_metrics", "litellm", "langfuse", "dynamo", "kvsim"]
 CONTENT = ["kvsim", "mooncake", "bailian", "dynamo"]
 
 
@@ -43,7 +44,7 @@ def conversation() -> list[RequestSpec]:
 
 def back(tmp_path: Path, format: str) -> list[RequestSpec]:
     target = tmp_path / f"written.{format}"
-    assert write_lines(lines_for(conversation(), format, BLOCKS.get(format, 64)), str(target)) >= 40
+    assert write_lines(lines_for(conversation(), format, BLOCKS.get(format, 64)), str(target)) >= 1
     options = (
         {"columns": {"time": "time_s", "input": "input_tokens", "output": "output_tokens", "session": "session"}} if format == "csv" else {}
     )
@@ -54,7 +55,7 @@ def back(tmp_path: Path, format: str) -> list[RequestSpec]:
     return list(reader)
 
 
-@pytest.mark.parametrize("format", [*sorted({*LOST} - {"mooncake"}), "mooncake"])
+@pytest.mark.parametrize("format", [*sorted({*LOST} - {"mooncake", "sharegpt"}), "mooncake"])
 def test_times_and_lengths_survive(tmp_path: Path, format: str) -> None:
     if format == "mooncake":
         target = tmp_path / "m"
@@ -80,7 +81,7 @@ def test_recorded_ends_survive_where_the_format_has_them(tmp_path: Path, format:
     assert [r.recorded_end_ps for r in back(tmp_path, format)] == [r.recorded_end_ps for r in conversation()]
 
 
-@pytest.mark.parametrize("format", ["kvsim", "bailian", "dynamo"])
+@pytest.mark.parametrize("format", ["kvsim", "bailian", "dynamo", "weka"])
 def test_shared_prefixes_survive_where_the_format_has_ids(tmp_path: Path, format: str) -> None:
     before, after = conversation(), back(tmp_path, format)
     for i in range(40):
@@ -90,8 +91,40 @@ def test_shared_prefixes_survive_where_the_format_has_ids(tmp_path: Path, format
 
 def test_every_writable_format_says_what_is_lost_and_others_are_refused() -> None:
     assert all(LOST.values())
-    with pytest.raises(ConfigError, match="cannot write the format sharegpt"):
-        lines_for([], "sharegpt", 16)
+    assert {*LOST} == {*FORMATS}
+    with pytest.raises(ConfigError, match="cannot write the format yaml"):
+        lines_for([], "yaml", 16)
+
+
+def test_a_sharegpt_document_keeps_lengths_turns_and_what_turns_share(tmp_path: Path) -> None:
+    target = tmp_path / "s.json"
+    growing = [RequestSpec(f"q{n}", 0, ((n % 2 << 24, 50 * (n // 2 + 1)),), 50 * (n // 2 + 1), 4, n << 30, session=f"s{n % 2}", turn=n // 2) for n in range(8)]
+    write_lines(lines_for(growing, "sharegpt", 16), str(target))
+    found = list(open_trace(str(target), tokens_per_word=1.0))
+    assert sorted((r.session, r.turn, r.prompt_tokens, r.output_tokens) for r in found) == sorted((r.session, r.turn, r.prompt_tokens, r.output_tokens) for r in growing)
+    first, second = (r for r in found if r.session == "s0" and r.turn < 2)
+    assert common(first.prompt, second.prompt) == 50
+
+
+def test_agents_survive_weka_with_who_calls_and_who_joins(tmp_path: Path) -> None:
+    def turn(name: str, session: str, number: int, at: int, took: int, *after: str) -> RequestSpec:
+        first = hash_of[session] << 24
+        size = 128 * (number + 1)
+        return RequestSpec(name, at * MS, ((first, size),), size, 5, (at + 900) << 30, session=session, turn=number, recorded_end_ps=(at + took) * MS, after=after)
+
+    hash_of = {"w": 1, "w/a": 2, "w/a/b": 3, "v": 4}
+    before = [
+        turn("w#0", "w", 0, 0, 1000), turn("w/a#0", "w/a", 0, 1500, 1000, "w#0"), turn("w/a/b#0", "w/a/b", 0, 2600, 100, "w/a#0"),
+        turn("w/a#1", "w/a", 1, 2800, 1000, "w/a/b#0"), turn("w#1", "w", 1, 4000, 500, "w/a#1"), turn("v#0", "v", 0, 4100, 10),
+    ]  # fmt: skip
+    target = tmp_path / "w.jsonl"
+    assert write_lines(lines_for(before, "weka", 64), str(target)) == 2
+    after = list(open_trace(str(target)))
+    assert [(r.id, r.session, r.turn, r.arrival_ps, r.recorded_end_ps, r.after) for r in after] == [
+        (r.id, r.session, r.turn, r.arrival_ps, r.recorded_end_ps, r.after) for r in before
+    ]
+    write_lines(lines_for(after, "kvsim", 64), str(tmp_path / "c.jsonl"))
+    assert [r.after for r in open_trace(str(tmp_path / "c.jsonl"))] == [r.after for r in before]
 
 
 def test_anonymised_sessions_keep_their_turns_and_think_times_under_other_names(tmp_path: Path) -> None:
@@ -119,3 +152,13 @@ def test_a_pipe_or_device_is_written_to_and_stays_what_it_is(tmp_path: Path) -> 
     reader.join()
     assert got == ["a\nb\n"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_the_canonical_form_keeps_all_that_a_trace_has(tmp_path: Path) -> None:
+    full = RequestSpec(
+        "q", 0, ((5, 10),), 10, 3, 77, max_new_tokens=9, session="s", turn=2, namespace="n", tenant="t", priority=-4, recorded_cached_tokens=6,
+        recorded_end_ps=8, think_ps=1, after=("a", "b"),
+    )  # fmt: skip
+    target = tmp_path / "c.jsonl"
+    write_lines(lines_for([full], "kvsim", 64), str(target))
+    assert list(open_trace(str(target))) == [full]

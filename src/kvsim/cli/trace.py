@@ -170,7 +170,8 @@ def convert(
     Parameters
     ----------
     to
-        kvsim (canonical JSONL), mooncake, csv, azure, burstgpt, bailian, aiperf, sglang_metrics, dynamo, litellm, langfuse or access_log.
+        kvsim (canonical JSONL), mooncake, csv, azure, burstgpt, bailian, aiperf, sglang_metrics, sglang_bench, vllm_bench, dynamo, weka, otel,
+        sharegpt, litellm, langfuse or access_log.
     output
         The file to write; standard output if absent.
     """

@@ -92,6 +92,8 @@ class Assembler:
             row.id or str(self._count), row.time_ps - self._first, prompt, row.input, output, first, row.max_new, row.session, turn,
             row.scope, row.tenant, row.priority, recorded_cached_tokens=row.cached, think_ps=row.think_ps,
         )  # fmt: skip
+        if row.after:
+            out.after = row.after
         if row.end_ps is not None:
             out.recorded_end_ps = row.end_ps - self._first
         return out

@@ -5,23 +5,32 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvsim.content import Runs, common, cut, join
 from kvsim.rng import stream
 from kvsim.workload.clients import Session, Sessions
 from kvsim.workload.spec import Client, RequestSpec
 
+if TYPE_CHECKING:
+    from kvsim.workload.agents import Agents
+
 
 def recorded_sessions(
     specs: Iterable[RequestSpec], rate_scale: float, *, outputs_cached: bool = True, think_ps: int | None = None
-) -> tuple[Sessions, str]:
-    """Return a closed loop over a trace's sessions, and which think times it keeps.
+) -> tuple[Sessions | Agents, str]:
+    """Return a closed loop over a trace's sessions, and which think times it keeps; ``Agents`` if requests wait for other sessions' requests.
 
     A turn leaves when the *simulated* answer before it has ended and its think time has passed: the recorded one (next start - recorded
     end, or the trace's own think_time), else ``think_ps``; a trace with neither keeps start-to-start gaps, which count service twice.
     First turns keep their recorded times (divided by ``rate_scale``). The simulated output stands in the next prompt where it fits.
     """
+    specs = list(specs)
+    if any(spec.after for spec in specs):
+        from kvsim.workload.agents import Agents
+
+        agents = Agents(specs, rate_scale, outputs_cached=outputs_cached, think_ps=think_ps)
+        return agents, agents.kept
     grouped: dict[str, list[RequestSpec]] = {}
     for spec in specs:
         grouped.setdefault(spec.session or f"\0{spec.id}", []).append(spec)
@@ -30,7 +39,7 @@ def recorded_sessions(
     for turns in grouped.values():
         thinks = []
         for before, after in pairwise(turns):
-            think, source = _think(before, after, think_ps)
+            think, source = think_of(before, after, think_ps)
             thinks.append(think)
             sources.add(source)
             if outputs_cached:
@@ -41,7 +50,8 @@ def recorded_sessions(
     return Sessions(sessions), ", ".join(sorted(sources)) or "no second turns"
 
 
-def _think(before: RequestSpec, after: RequestSpec, given: int | None) -> tuple[int, str]:
+def think_of(before: RequestSpec, after: RequestSpec, given: int | None) -> tuple[int, str]:
+    """Return the think time (ps) between two turns, and where it comes from."""
     if given is not None:
         return given, "clients.think_time"
     if after.think_ps is not None:

@@ -1,4 +1,4 @@
-"""Line-by-line JSON traces and logs: Qwen-Bailian, AIPerf, SGLang request metrics, Dynamo, WEKA, Langfuse, LiteLLM, canonical."""
+"""Line-by-line JSON traces and logs: Qwen-Bailian, AIPerf, SGLang request metrics, Dynamo, Langfuse, LiteLLM, canonical."""
 
 from __future__ import annotations
 
@@ -155,37 +155,6 @@ def dynamo(lines: Iterable[bytes], origin: str) -> Iterator[Raw | Skip]:
         )  # fmt: skip
 
 
-def weka(lines: Iterable[bytes], origin: str) -> Iterator[Raw | Skip]:
-    """Yield WEKA / AgentX conversations: one object each, seconds from its start, ids local to it, subagents nested."""
-    for line, row in rows_of(lines, origin):
-        block = tokens_of(row.get("block_size") or 64, origin, line, "block_size", least=1)
-        name = str(row.get("id", line))
-        scope = name if row.get("hash_id_scope", "local") == "local" else ""
-        yield from _weka_requests(row.get("requests"), name, scope, block, origin, line, 0)
-
-
-def _weka_requests(requests: object, session: str, scope: str, block: int, origin: str, line: int, depth: int) -> Iterator[Raw | Skip]:
-    if not isinstance(requests, list) or depth > 20:
-        raise TraceError(origin, line, "requests must be a list (nested at most 20 deep)")
-    turn = 0
-    for request in requests:
-        if _at(request, "type") == "subagent":
-            yield from _weka_requests(
-                _at(request, "requests"), f"{session}/{_at(request, 'agent_id')}", scope, block, origin, line, depth + 1
-            )
-            continue
-        ids = _at(request, "hash_ids")
-        think, took = _at(request, "think_time"), _at(request, "api_time")
-        start = ps_of(_need(request, origin, line, "t"), PS, origin, line, "t")
-        yield Raw(
-            line, start, tokens_of(_need(request, origin, line, "in"), origin, line, "in", least=1),
-            tokens_of(_need(request, origin, line, "out"), origin, line, "out"), None if ids is None else ids_of(ids, origin, line), block, scope,
-            session=session, turn=turn, think_ps=None if think is None else ps_of(think, PS, origin, line, "think_time"),
-            end_ps=None if took is None else start + ps_of(took, PS, origin, line, "api_time"),
-        )  # fmt: skip
-        turn += 1
-
-
 def langfuse(lines: Iterable[bytes], origin: str) -> Iterator[Raw | Skip]:
     """Yield Langfuse observations (snake_case exports and camelCase API); only generations with usage are requests."""
     for line, row in rows_of(lines, origin):
@@ -286,8 +255,24 @@ def canonical_rows(lines: Iterable[bytes], origin: str) -> Iterator[Raw | Skip]:
             id=str(row.get("id", "")), session=_text(row.get("session")), turn=count_or_none(row.get("turn"), origin, line, "turn") or 0, tenant=str(row.get("tenant") or ""),
             scope=str(row.get("namespace") or ""), prompt=runs, output_first=count_or_none(first, origin, line, "output_first", 1 << 90),
             think_ps=count_or_none(row.get("think_ps"), origin, line, "think_ps"),
-            end_ps=count_or_none(row.get("end_ps"), origin, line, "end_ps"),
+            end_ps=count_or_none(row.get("end_ps"), origin, line, "end_ps"), after=_names(row.get("after"), origin, line),
+            cached=count_or_none(row.get("cached"), origin, line, "cached"), priority=_whole(row.get("priority"), origin, line, "priority"),
+            max_new=count_or_none(row.get("max_new"), origin, line, "max_new"),
         )  # fmt: skip
+
+
+def _names(value: object, origin: str, line: int) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise TraceError(origin, line, "after must be a list of request ids")
+    return tuple(value)
+
+
+def _whole(value: object, origin: str, line: int, name: str) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) > 1 << 53):
+        raise TraceError(origin, line, f"{name} is {value!r:.60}; must be a whole number, or absent")
+    return value
 
 
 def _text(value: object) -> str | None:

@@ -40,6 +40,7 @@ class Raw(msgspec.Struct, gc=False):
     prompt: list[list[int]] | None = None
     output_first: int | None = None
     file: str = ""
+    after: tuple[str, ...] = ()
 
 
 class Skip(msgspec.Struct, gc=False):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from kvsim.errors import TraceError, UnknownName
-from kvsim.workload import formats_csv, formats_doc, formats_jsonl
+from kvsim.workload import formats_csv, formats_doc, formats_jsonl, formats_weka
 from kvsim.workload.assemble import Assembler, in_order
 from kvsim.workload.detect import FORMATS, Detected, detect
 from kvsim.workload.mooncake import DEFAULT_BLOCK, read_mooncake
@@ -18,7 +18,7 @@ from kvsim.workload.spec import RequestSpec
 
 WATCHED = 2_000
 UNITS = {"s": 10**12, "ms": 10**9, "us": 10**6, "ns": 10**3}
-BLOCKS = {"bailian": 16, "mooncake": DEFAULT_BLOCK}
+BLOCKS = {"bailian": 16, "weka": 64, "mooncake": DEFAULT_BLOCK}
 CONTENT = {
     "ids": "block ids: prefixes are known exactly",
     "session": "sessions only: a turn is taken to begin with the whole turn before it (an assumption); nothing else is shared",
@@ -90,7 +90,16 @@ class TraceReader:
             yield from self._fast_mooncake()
             return
         assembler = Assembler(self.report, self.path, zero_outputs=self.options.get("zero_outputs", "skip"))
-        yield from assembler.specs(in_order(self._raw(), self.report, self.path))
+        yield from assembler.specs(self._by_time())
+
+    def _by_time(self) -> Iterator[Raw]:
+        """Yield rows by time; conversations that are whole lines are sorted as a whole, anything else within a window."""
+        if self.format != "weka":
+            return in_order(self._raw(), self.report, self.path)
+        rows = [row for row in self._raw() if isinstance(row, Raw)]
+        self.report.rows = len(rows)
+        rows.sort(key=lambda row: row.time_ps)
+        return iter(rows)
 
     def _plain_mooncake(self) -> bool:
         """Whether the file has Mooncake's own four keys only (then a typed decoder reads it)."""
@@ -137,7 +146,7 @@ class TraceReader:
             "aiperf": lambda lines: formats_jsonl.aiperf(lines, origin),
             "sglang_metrics": lambda lines: formats_jsonl.sglang_metrics(lines, origin),
             "dynamo": lambda lines: formats_jsonl.dynamo(lines, origin),
-            "weka": lambda lines: formats_jsonl.weka(lines, origin),
+            "weka": lambda lines: formats_weka.weka(lines, origin, rate),
             "langfuse": lambda lines: formats_jsonl.langfuse(lines, origin),
             "litellm": lambda lines: formats_jsonl.litellm(lines, origin),
             "kvsim": lambda lines: formats_jsonl.canonical_rows(lines, origin),

@@ -27,6 +27,8 @@ class RequestSpec(msgspec.Struct, gc=False):
     ``max_new_tokens``: the limit the client sent (None: equal to output_tokens). ``namespace``: tenant, LoRA adapter or
     cache salt; prefixes are shared only inside one namespace. ``recorded_end_ps``,
     ``think_ps``: when the recorded answer ended, and the think or tool time before this turn, where a trace has them. ``timeout_ps``: the client gives up after so long.
+    ``after``: ids of requests of other sessions that must have ended before this one leaves (closed loop): the caller of a
+    subagent's first turn, the subagents a later turn joins.
     """
 
     id: str
@@ -47,6 +49,7 @@ class RequestSpec(msgspec.Struct, gc=False):
     recorded_cached_tokens: int | None = None
     recorded_end_ps: int | None = None
     think_ps: int | None = None
+    after: tuple[str, ...] = ()
 
 
 class Client(Protocol):

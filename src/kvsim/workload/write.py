@@ -12,13 +12,14 @@ from typing import Any
 
 from kvsim.content import Runs, cut
 from kvsim.errors import ConfigError
-from kvsim.workload import write_logs
+from kvsim.workload import write_docs, write_logs
 from kvsim.workload.mooncake import OUTPUT_BASE
 from kvsim.workload.spec import RequestSpec
 
 LOST = {
     **write_logs.LOST,
-    "kvsim": "nothing",
+    **write_docs.LOST,
+    "kvsim": "nothing that a trace has",
     "mooncake": "content is kept in blocks (a partial tail as its own block), tenants and think times are lost, times are whole milliseconds",
     "csv": "content and sessions' prefixes are lost: only times, lengths and session names remain",
 }
@@ -37,8 +38,17 @@ def canonical(specs: Iterable[RequestSpec]) -> Iterator[str]:
         row["output_first"] = spec.output_first
         optional = {"session": spec.session, "turn": spec.turn or None, "namespace": spec.namespace or None, "tenant": spec.tenant or None}
         row.update({key: value for key, value in optional.items() if value is not None})
-        row.update({key: value for key, value in (("think_ps", spec.think_ps), ("end_ps", spec.recorded_end_ps)) if value is not None})
+        if spec.after:
+            row["after"] = spec.after
+        row.update({key: value for key, value in _numbers(spec) if value is not None})
         yield json.dumps(row, separators=(",", ":"))
+
+
+def _numbers(spec: RequestSpec) -> tuple[tuple[str, int | None], ...]:
+    return (
+        ("think_ps", spec.think_ps), ("end_ps", spec.recorded_end_ps), ("cached", spec.recorded_cached_tokens), ("priority", spec.priority),
+        ("max_new", spec.max_new_tokens),
+    )  # fmt: skip
 
 
 class Blocks:
@@ -125,8 +135,10 @@ def lines_for(specs: Iterable[RequestSpec], format: str, block: int, *, made_up:
         return write_logs.bailian(specs, Blocks(block, made_up=made_up).ids)
     if format == "dynamo":
         return write_logs.dynamo(specs, Blocks(block, made_up=made_up).ids, block)
-    if format in write_logs.LOST:
-        writer: Callable[[Iterable[RequestSpec]], Iterator[str]] = getattr(write_logs, format)
+    if format == "weka":
+        return write_docs.weka(specs, Blocks(block).ids, block)
+    if format in write_logs.LOST or format in write_docs.LOST:
+        writer: Callable[[Iterable[RequestSpec]], Iterator[str]] = getattr(write_logs if format in write_logs.LOST else write_docs, format)
         return writer(specs)
     raise ConfigError(f"cannot write the format {format}; can: {', '.join(LOST)}")
 
