@@ -267,7 +267,9 @@ def _open_loop(client: Any) -> Iterator[RequestSpec]:
 
 
 @app.command
-def fit(trace: TraceFile, /, *, format: str | None = None, block_size: int | None = None, seed: int = 1, json: Json = False) -> int:
+def fit(
+    trace: TraceFile, /, *, format: str | None = None, block_size: int | None = None, columns: Columns = None, seed: int = 1, json: Json = False
+) -> int:
     """Fit a recipe to a trace and show how well it does: lengths, arrivals and reuse side by side.
 
     Parameters
@@ -277,7 +279,7 @@ def fit(trace: TraceFile, /, *, format: str | None = None, block_size: int | Non
     """
     from kvsim.workload.fit import fit_recipe
 
-    found = fit_recipe(trace, format=format, block_size=block_size, seed=seed, reuse=_rates)
+    found = fit_recipe(trace, format=format, block_size=block_size, seed=seed, reuse=_rates, columns=column_map(columns))
     if json:
         emit_json(found.data())
     else:
@@ -291,7 +293,7 @@ def _rates(specs: list[RequestSpec], capacities: list[int]) -> list[tuple[int, f
     from kvsim.measure.references import references
 
     curve = hit_curve(references(specs, 512))
-    sizes = capacities or [size for part in (64, 16, 4, 1) if (size := curve.working_set() // part)]
+    sizes = capacities or [size for part in (64, 32, 16, 8, 4, 2, 1) if (size := curve.working_set() // part)]
     return [(size, curve.rate(size)) for size in sizes]
 
 

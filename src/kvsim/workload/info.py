@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,14 +71,17 @@ class Reuse:
         return seen
 
 
-def inspect(reader: TraceReader) -> TraceInfo:
-    """Return the figures of a trace, reading it once; memory grows with distinct content, not with rows."""
+def inspect(reader: TraceReader, specs: Iterable[RequestSpec] | None = None) -> TraceInfo:
+    """Return the figures of a trace, reading it once; memory grows with distinct content, not with rows.
+
+    ``specs``: what ``reader`` gave, if it has been read already.
+    """
     detected = reader.detected
     assert detected is not None
     info = TraceInfo(reader.path, reader.format, detected.sure, detected.because)
     reuse, times = Reuse(stated=reader.format == "kvsim"), Timeline()
     sessions: set[str] = set()
-    for spec in reader:
+    for spec in reader if specs is None else specs:
         info.requests += 1
         info.prompt_tokens += spec.prompt_tokens
         info.output_tokens += spec.output_tokens

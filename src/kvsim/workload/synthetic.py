@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from array import array
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import repeat
 from random import Random
 from typing import Any
@@ -26,6 +28,10 @@ def draw(law: Any, rng: Random) -> float:
 
 
 def _raw(law: Any, rng: Random) -> float:
+    if law.dist == "empirical":
+        values = law.values or trace_lengths(law.trace, law.of)
+        weights = law.weights
+        return float(values[rng.randrange(len(values))] if weights is None else rng.choices(values, weights)[0])
     mean = law.mean if law.mean is not None else ((law.low or 0.0) + (law.high or 0.0)) / 2
     if law.dist == "constant" or (law.dist in ("lognormal", "gamma", "pareto") and law.cv == 0):
         return float(mean)
@@ -43,6 +49,14 @@ def _raw(law: Any, rng: Random) -> float:
         return mean * (alpha - 1) / alpha * rng.paretovariate(alpha)
     sigma2 = math.log(1 + law.cv**2)
     return rng.lognormvariate(math.log(mean) - sigma2 / 2, math.sqrt(sigma2))
+
+
+@lru_cache(maxsize=8)
+def trace_lengths(trace: str, of: str) -> array[int]:
+    """Return the prompt or output tokens of every request of a trace. Raises TraceError."""
+    from kvsim.workload.read import open_trace
+
+    return array("q", (spec.prompt_tokens if of == "prompt" else spec.output_tokens for spec in open_trace(trace)))
 
 
 def count(law: Any, rng: Random, least: int = 1) -> int:
@@ -80,8 +94,11 @@ def _conversations(recipe: Any, seed: int) -> Iterator[Session]:
     process = getattr(recipe, "arrivals", None)
     starts = repeat(0.0) if rate is None else arrival_times(process, rate, times)
     thinking = times if process is None else stream(seed, "thinking")  # one stream for both keeps the plain recipe's draws as they were
+    shared = None if getattr(recipe, "documents", None) is None else _Shared(recipe, tokens, stream(seed, "content"))
     for number, start in zip(range(recipe.sessions), starts, strict=False):
         prefix: Runs = ((system[number % len(system)], recipe.system_prompt_tokens),) if recipe.system_prompt_tokens else ()
+        if shared is not None:
+            prefix = join(prefix, shared.prefix(number))
         yield _conversation(recipe, number, prefix, start, lengths, thinking, tokens)
 
 
@@ -140,7 +157,7 @@ class _Shared:
         self._tokens, self._rng = tokens, rng
         self._tree: Any = getattr(recipe, "tree", None)
         self._documents: Any = getattr(recipe, "documents", None)
-        size = recipe.shared_prefix_tokens
+        size = getattr(recipe, "shared_prefix_tokens", 0)
         self._prefixes: list[Runs] = [((tokens.fresh(size), size),) if size else () for _ in range(getattr(recipe, "tenants", 1))]
         self._nodes: dict[tuple[int, ...], int] = {}
         self._texts: list[Runs] = []
@@ -156,7 +173,7 @@ class _Shared:
         out = self._prefixes[number % len(self._prefixes)]
         if self._tree is not None:
             out = self._way(out)
-        if self._documents is not None:
+        if self._documents is not None and (self._documents.share == 1 or self._rng.random() < self._documents.share):
             for text in self._rng.choices(self._texts, cum_weights=self._popularity, k=self._documents.per_request):
                 out = join(out, text)
         return out

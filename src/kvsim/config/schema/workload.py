@@ -21,9 +21,17 @@ from kvsim.config.schema.types import (
 
 
 class Law(Block):
-    """A length or time law: constant, exponential, lognormal, gamma, uniform, geometric; ``mean`` with ``cv``, or ``low`` and ``high``."""
+    """A length or time law: constant, exponential, lognormal, gamma, uniform, geometric; ``mean`` with ``cv``, or ``low`` and ``high``.
 
-    dist: Literal["constant", "exponential", "lognormal", "gamma", "uniform", "geometric", "pareto"] = "lognormal"
+    ``empirical``: one of ``values``, by ``weights`` (else each as likely), or of the lengths that the requests of a ``trace`` have:
+    ``of`` its prompts or outputs.
+    """
+
+    dist: Literal["constant", "exponential", "lognormal", "gamma", "uniform", "geometric", "pareto", "empirical"] = "lognormal"
+    values: Annotated[list[Annotated[Number, Field(ge=0)]], Field(max_length=100_000)] = []
+    weights: list[PositiveNumber] | None = None
+    trace: Name | None = None
+    of: Literal["prompt", "output"] = "prompt"
     mean: PositiveNumber | None = None
     cv: Annotated[Number, Field(ge=0)] = 0.5
     low: Annotated[Number, Field(ge=0)] | None = None
@@ -31,7 +39,14 @@ class Law(Block):
 
     @model_validator(mode="after")
     def _complete(self) -> Law:
-        if self.mean is None and self.high is None:
+        if self.dist == "empirical":
+            if bool(self.values) == (self.trace is not None):
+                raise ValueError("an empirical law needs either values or a trace, like {dist: empirical, values: [100, 900]}")
+            if self.weights is not None and len(self.weights) != len(self.values):
+                raise ValueError(f"{len(self.weights)} weights for {len(self.values)} values; allowed: one for each")
+        elif self.values or self.weights is not None or self.trace is not None:
+            raise ValueError("values, weights and trace belong to an empirical law: {dist: empirical, values: [100, 900]}")
+        elif self.mean is None and self.high is None:
             raise ValueError("a law needs its mean, or low and high, like {dist: lognormal, mean: 1000, cv: 0.5}")
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ValueError(f"low is {self.low:g}, high {self.high:g}; allowed: low up to high")
@@ -81,12 +96,16 @@ MOST_TURNS = 10_000
 
 
 class Documents(Block):
-    """Shared documents: each request reads ``per_request`` of ``count``, drawn by a Zipf law (document k is as popular as 1 / k^zipf)."""
+    """Shared documents: each request (first turn) reads ``per_request`` of ``count``, drawn by a Zipf law (document k is as popular as 1 / k^zipf).
+
+    ``share``: the part of the requests that read any.
+    """
 
     count: Many = 100
     tokens: Length = 2000
     per_request: Annotated[Count, Field(ge=1, le=10_000)] = 1
     zipf: Annotated[Number, Field(ge=0, le=5)] = 1.0
+    share: Annotated[Number, Field(gt=0, le=1)] = 1.0
 
 
 class Tree(Block):
@@ -119,7 +138,7 @@ class TraceWorkload(Block):
 
 
 class MultiTurn(Block):
-    """Conversations that grow: system prompt, turns of new text, answers, think time between them.
+    """Conversations that grow: system prompt, documents, turns of new text, answers, think time between them.
 
     ``tenants``: sessions belong to them in turn; ``isolated``: tenants never share, whatever the text (as with cache salts or LoRA adapters).
     """
@@ -137,13 +156,18 @@ class MultiTurn(Block):
     think_time: Duration = 10.0
     loop: Literal["closed", "open"] = "closed"
     arrivals: Arrivals | None = None
+    documents: Documents | None = None
     tenants: Many = 1
     isolated: bool = False
 
     @model_validator(mode="after")
     def _bounded(self) -> MultiTurn:
-        if isinstance(self.turns, Law) and (self.turns.mean or self.turns.high or 0) > MOST_TURNS:
-            raise ValueError(f"turns: a mean of {self.turns.mean or self.turns.high:g}; allowed: up to {MOST_TURNS:,}")
+        if isinstance(self.turns, Law):
+            most = max(self.turns.mean or self.turns.high or 0, *self.turns.values, 0)
+            if most > MOST_TURNS:
+                raise ValueError(f"turns: a mean or value of {most:g}; allowed: up to {MOST_TURNS:,}")
+            if self.turns.trace is not None:
+                raise ValueError("turns cannot have the lengths of a trace; give values: {dist: empirical, values: [1, 2, 5]}")
         return self
 
 
