@@ -13,7 +13,7 @@ import pytest
 from kvsim.kv import eviction
 from kvsim.kv.tiers import Tiers
 from kvsim.rules.sglang import SglangParams, SglangRules
-from kvsim.serving.sglang import order
+from kvsim.serving.sglang import order, scheduler
 from kvsim.serving.sglang.admission import Admission
 from kvsim.serving.sglang.cohort import Cohort
 from kvsim.serving.sglang.decode import Decoding
@@ -211,27 +211,27 @@ ADMISSION = [
     ),
     text("charges are not rounded to pages", Admission, "_charge", "self._pages(extend)", "extend"),
     text("charges leave the prefill budget alone", Admission, "_charge", "self.rem_input -= rounded", "pass"),
-    text("running requests reserve everything", Admission, "_reservations", "* ratio for", "* 1.0 for"),
+    text("running requests reserve everything", scheduler, "reservations", "* ratio for", "* 1.0 for"),
     text(
         "running requests reserve unclipped",
-        Admission,
-        "_reservations",
+        scheduler,
+        "reservations",
         "min(r.limit_at - decoded, clip) * ratio",
         "(r.limit_at - decoded) * ratio",
     ),
     text(
         "running requests reserve their whole limit",
-        Admission,
-        "_reservations",
+        scheduler,
+        "reservations",
         "r.limit_at - decoded",
         "r.mnt",
     ),
     text(
         "finished requests reserve nothing",
-        Admission,
-        "_reservations",
-        "ratio for r in self.running",
-        "ratio for r in self.running if not r.finished",
+        scheduler,
+        "reservations",
+        "ratio for r in running",
+        "ratio for r in running if not r.finished",
     ),
     text("evictable tokens are no room", Admission, "rem_total", "self.cache.evictable", "0"),
     text("the verdict ignores the prefill budget", Admission, "state", "self.rem_input <= 0 or", ""),
@@ -425,7 +425,7 @@ SCHEDULER = [
         "prefill makes room for its tokens only",
         SglangScheduler,
         "_make_prefill_room",
-        "extend + cache.page * len(admitted)",
+        "extend + page * len(admitted)",
         "extend",
     ),
     text("prefill makes no room", SglangScheduler, "_make_prefill_room", "cache.make_room(extend, now)", "pass"),

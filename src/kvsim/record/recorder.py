@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 from kvsim.record.recording import Recording, RequestRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kvsim.serving.port import Occupancy, Request
 
 UNFINISHED = "unfinished"
@@ -19,8 +17,7 @@ class Recorder:
 
     def __init__(self, resolved: dict[str, Any]) -> None:
         self.recording = Recording(resolved)
-        #: Writes one row of the steps table (columns: STEP_COLUMNS).
-        self.step: Callable[[tuple[Any, ...]], None] = self.recording.steps.append
+        self._steps = self.recording.steps.append
         self._gaps = self.recording.gaps.append
         self._cache_seen: dict[int, tuple[int, int, int, int, int]] = {}
 
@@ -51,6 +48,10 @@ class Recorder:
                 request.load_ps,
             )
         )
+
+    def step(self, row: tuple[Any, ...]) -> None:
+        """Write one row of the steps table (columns: STEP_COLUMNS)."""
+        self._steps(row)
 
     def gap(self, replica: int, end_ps: int, gap_ps: int, count: int, repeat: int = 1, slope_ps: int = 0) -> None:
         """Write gaps between output tokens (columns: GAP_COLUMNS)."""

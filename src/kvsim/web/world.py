@@ -214,9 +214,9 @@ class Watcher(Recorder):
         if self._seen.events:
             self.take(PLANNED)
 
-    def step(self, *row: Any) -> None:
+    def step(self, row: tuple[Any, ...]) -> None:
         """Record a step and take a frame after it."""
-        super().step(*row)
+        super().step(row)
         clock = int(self.machine.env.now) * PS
         if self.frames[-1].title == PLANNED and self.frames[-1].clock_s == round(clock, 12):  # seen while settling this step
             self._seen.events[:0] = self.frames.pop().events
