@@ -117,7 +117,7 @@ class Agents:
 def _think(spec: RequestSpec, waited: list[_Node], given: int | None) -> tuple[int, str]:
     """Return the think time behind the latest of ``waited``, and where it comes from."""
     if len(waited) == 1 and not spec.after:
-        return think_of(waited[0].spec, spec, given)
+        return think_of(waited[0].spec.arrival_ps, waited[0].spec.recorded_end_ps, spec, given)
     if given is not None:
         return given, "clients.think_time"
     ends = [node.spec.recorded_end_ps for node in waited]

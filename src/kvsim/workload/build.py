@@ -42,8 +42,9 @@ def _of_trace(workload: Any, clients: Any) -> Client:
 
     think = None if clients.think_time is None else round(clients.think_time * 1e12)
     sessions, kept = recorded_sessions(
-        _with_timeout(reader, timeout), workload.rate_scale, outputs_cached=workload.outputs_cached, think_ps=think
-    )
+        _with_timeout(reader, timeout), workload.rate_scale, outputs_cached=workload.outputs_cached, think_ps=think,
+        again=None if reader.path == "-" else lambda: _with_timeout(reader_of(workload), timeout),
+    )  # fmt: skip
     sessions.kept = kept
     return sessions
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from kvsim.content import Runs, common, cut, join
@@ -14,18 +14,32 @@ from kvsim.workload.spec import Client, RequestSpec
 
 if TYPE_CHECKING:
     from kvsim.workload.agents import Agents
+    from kvsim.workload.streamed import Scan, StreamedSessions
+
+
+#: Longer traces are streamed where they can be read twice.
+MOST_HELD = 50_000
 
 
 def recorded_sessions(
-    specs: Iterable[RequestSpec], rate_scale: float, *, outputs_cached: bool = True, think_ps: int | None = None
-) -> tuple[Sessions | Agents, str]:
-    """Return a closed loop over a trace's sessions, and which think times it keeps; ``Agents`` if requests wait for other sessions' requests.
+    specs: Iterable[RequestSpec], rate_scale: float, *, outputs_cached: bool = True, think_ps: int | None = None,
+    again: Callable[[], Iterable[RequestSpec]] | None = None, most: int = MOST_HELD,
+) -> tuple[Sessions | StreamedSessions | Agents, str]:
+    """Return a closed loop over a trace's sessions, and which think times it keeps.
+
+    ``Agents`` if requests wait for other sessions' requests. With ``again`` (which reads the trace once more), one of more than ``most``
+    requests is streamed.
 
     A turn leaves when the *simulated* answer before it has ended and its think time has passed: the recorded one (next start - recorded
     end, or the trace's own think_time), else ``think_ps``; a trace with neither keeps start-to-start gaps, which count service twice.
     First turns keep their recorded times (divided by ``rate_scale``). The simulated output stands in the next prompt where it fits.
     """
-    specs = list(specs)
+    specs, scan = _held(specs, think_ps, again, most)
+    if scan is not None and again is not None:
+        from kvsim.workload.streamed import StreamedSessions
+
+        streamed = StreamedSessions(again(), scan, rate_scale, outputs_cached=outputs_cached, think_ps=think_ps)
+        return streamed, streamed.kept
     if any(spec.after for spec in specs):
         from kvsim.workload.agents import Agents
 
@@ -39,7 +53,7 @@ def recorded_sessions(
     for turns in grouped.values():
         thinks = []
         for before, after in pairwise(turns):
-            think, source = think_of(before, after, think_ps)
+            think, source = think_of(before.arrival_ps, before.recorded_end_ps, after, think_ps)
             thinks.append(think)
             sources.add(source)
             if outputs_cached:
@@ -50,15 +64,33 @@ def recorded_sessions(
     return Sessions(sessions), ", ".join(sorted(sources)) or "no second turns"
 
 
-def think_of(before: RequestSpec, after: RequestSpec, given: int | None) -> tuple[int, str]:
-    """Return the think time (ps) between two turns, and where it comes from."""
+def _held(
+    specs: Iterable[RequestSpec], think_ps: int | None, again: Callable[[], Iterable[RequestSpec]] | None, most: int
+) -> tuple[list[RequestSpec], Scan | None]:
+    """Return all requests, or a scan of them if they are more than ``most``, can be read again and wait for their own sessions only."""
+    if again is None:
+        return list(specs), None
+    rows = iter(specs)
+    held = list(islice(rows, most + 1))
+    if len(held) <= most:
+        return held, None
+    from kvsim.workload.streamed import Scan
+
+    scan = Scan(think_ps)
+    for spec in chain(held, rows):
+        scan.add(spec)
+    return (list(again()), None) if scan.agents else ([], scan)
+
+
+def think_of(began: int, ended: int | None, after: RequestSpec, given: int | None) -> tuple[int, str]:
+    """Return the think time (ps) before a turn, and where it comes from. ``began``, ``ended``: when the turn before it did, as recorded."""
     if given is not None:
         return given, "clients.think_time"
     if after.think_ps is not None:
         return after.think_ps, "the trace's think times"
-    if before.recorded_end_ps is not None:
-        return max(after.arrival_ps - before.recorded_end_ps, 0), "recorded: next start - recorded end"
-    return max(after.arrival_ps - before.arrival_ps, 0), "start-to-start gaps (no recorded ends: service is counted twice)"
+    if ended is not None:
+        return max(after.arrival_ps - ended, 0), "recorded: next start - recorded end"
+    return max(after.arrival_ps - began, 0), "start-to-start gaps (no recorded ends: service is counted twice)"
 
 
 def with_answer(before: RequestSpec, after: RequestSpec) -> Runs:
