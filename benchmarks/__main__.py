@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.jobs import SCENARIO, TRACE, copies
 from benchmarks.measure import REFERENCE_LOOP_S, Outcome, calibration_loop, run_job
+from benchmarks.reading import COMMANDS, csv_of, stream
 from benchmarks.worst import CASES
 
 
@@ -41,6 +42,16 @@ def told(key: str, *arguments: str, repeat: int = 2) -> Callable[[], float]:
 def growth(key: str, small: tuple[str, ...], large: tuple[str, ...]) -> Callable[[], float]:
     """Measure the ratio of two jobs."""
     return lambda: float(job(*large).told[key]) / float(job(*small).told[key])
+
+
+def peak(command: str, rows: int, folder: str) -> Callable[[], float]:
+    """Measure the peak memory of a streaming command."""
+    return lambda: stream(command, rows, folder).rss_mib
+
+
+def peaks_grow(command: str, folder: str) -> Callable[[], float]:
+    """Measure the ratio of its peaks at 10 M and at 1 M rows."""
+    return lambda: peak(command, 10_000_000, folder)() / peak(command, 1_000_000, folder)()
 
 
 def whole(*arguments: str) -> Callable[[], Outcome]:
@@ -74,6 +85,10 @@ def lines(folder: str) -> list[Line]:
             "layer-wise overlap, shared uplinks, analytic step", 1.5, 1.2, "x", False,
             growth("us_per_request", ("simulate",), ("simulate", "costs={kind: analytic}", "links={kind: topology, topology: uplink2}", "workload.rate_scale=0.1")),
         ),
+        Line("reading the Mooncake file", 0.2, 0.1, "s CPU", True, told("read_cpu_s", "read")),
+        Line("reading a CSV of 1 M rows", 15, 10, "s CPU", True, lambda: float(job("read", str(csv_of(1_000_000, folder)), repeat=1).told["read_cpu_s"])),
+        *[Line(f"trace {name}, 1 M rows, peak RSS", 300, 250, "MiB", False, peak(name, 1_000_000, folder), long=True) for name in COMMANDS],
+        *[Line(f"trace {name}, peak RSS, 10 M rows against 1 M", 1.15, 1.1, "x", False, peaks_grow(name, folder), long=True) for name in COMMANDS],
         Line("vLLM rules against SGLang's, block 16", 2.0, 1.2, "x", False, growth("us_per_request", ("simulate",), ("vllm",))),
         *[
             Line(f"worst case {name}, us/request at 4x the size", 1.5, 1.2, "x", False, growth("us_per_request", ("worst", name), ("worst", name, "4")))

@@ -111,6 +111,13 @@ def worst(case: str, factor: int = 1) -> dict[str, Any]:
     return run_case(case, factor)
 
 
+def read(path: str = str(TRACE)) -> dict[str, Any]:
+    """Read a trace, the Mooncake hour unless another is given."""
+    from benchmarks.reading import read as read_one
+
+    return read_one(path)
+
+
 JOBS: dict[str, Callable[..., dict[str, Any]]] = {
     "simulate": simulate,
     "grown": grown,
@@ -119,6 +126,7 @@ JOBS: dict[str, Callable[..., dict[str, Any]]] = {
     "curve": curve,
     "vllm": vllm,
     "worst": worst,
+    "read": read,
 }
 
 

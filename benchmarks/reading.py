@@ -46,7 +46,13 @@ def read(path: str) -> dict[str, Any]:
     return {"read_cpu_s": cpu, "rows": rows, "us_per_row": cpu / rows * 1e6}
 
 
-def stream(command: str, file: str, *, repeat: int = 1) -> Outcome:
-    """Run one streaming command on a file in a process of its own."""
-    arguments: Sequence[str] = [word.format(file=file) for word in COMMANDS[command]]
-    return run_job(["kvsim", *arguments], repeat=repeat)
+def csv_of(rows: int, folder: str) -> Path:
+    """Return a CSV of ``rows`` rows in ``folder``, written if it is not there."""
+    path = Path(folder) / f"rows{rows}.csv"
+    return path if path.exists() else write_csv(path, rows)
+
+
+def stream(command: str, rows: int, folder: str) -> Outcome:
+    """Run one streaming command on so many rows in a process of its own."""
+    arguments: Sequence[str] = [word.format(file=csv_of(rows, folder)) for word in COMMANDS[command]]
+    return run_job(["kvsim", *arguments])
