@@ -35,7 +35,7 @@ def detect(head: bytes, origin: str) -> Detected:
         return Detected("sharegpt", "likely" if '"conversations"' not in text else "certain", "a list of conversations")
     if text.startswith("{"):
         return _json(text, origin)
-    first = text.splitlines()[0].lower()
+    first = text.partition("\n")[0].lower()
     if "contexttokens" in first:
         return Detected("azure", "certain", "columns TIMESTAMP, ContextTokens, GeneratedTokens")
     if "request tokens" in first:
