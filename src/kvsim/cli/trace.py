@@ -27,7 +27,7 @@ Output = Annotated[str | None, Parameter(name=["--output", "-o"])]
 @app.command
 def info(
     trace: TraceFile, /, *, format: str | None = None, block_size: int | None = None, limit: int | None = None, start: float | None = None,
-    end: float | None = None, sample_sessions: float | None = None, time_unit: Literal["s", "ms", "us", "ns"] | None = None,
+    end: float | None = None, rate_scale: float | None = None, sample_sessions: float | None = None, time_unit: Literal["s", "ms", "us", "ns"] | None = None,
     columns: Columns = None, json: Json = False,
 ) -> int:  # fmt: skip
     """Say what a trace is: format, span, requests, tokens, rate over time, reuse by cache size, skipped rows, what is missing.
@@ -46,6 +46,8 @@ def info(
         Leave out what comes before this many seconds.
     end
         Leave out what comes from this many seconds on.
+    rate_scale
+        Multiply the rate: times are divided by this.
     sample_sessions
         Keep only this share of the sessions, always the same ones.
     time_unit
@@ -55,8 +57,8 @@ def info(
     from kvsim.workload.read import open_trace
 
     options = {
-        "block_size": block_size, "limit": limit, "start": start, "end": end, "sample_sessions": sample_sessions, "time_unit": time_unit,
-        "columns": column_map(columns),
+        "block_size": block_size, "limit": limit, "start": start, "end": end, "rate_scale": _positive("--rate-scale", rate_scale),
+        "sample_sessions": _share(sample_sessions), "time_unit": time_unit, "columns": column_map(columns),
     }  # fmt: skip
     reader = open_trace(trace, format, **options)
     with watched(reader):
@@ -78,6 +80,18 @@ def watched(reader: TraceReader) -> Iterator[TraceReader]:
         yield reader
     finally:
         bar.close()
+
+
+def _positive(name: str, value: float | None) -> float | None:
+    if value is not None and not 0 < value < 1e12:
+        raise ConfigError(f"{name} is {value:g}; must be above 0")
+    return value
+
+
+def _share(value: float | None) -> float | None:
+    if value is not None and not 0 < value <= 1:
+        raise ConfigError(f"--sample-sessions is {value:g}; must be above 0 and up to 1")
+    return value
 
 
 def column_map(text: str | None) -> dict[str, str] | None:
@@ -135,12 +149,15 @@ def _print(found: TraceInfo, reuse: list[dict[str, float]]) -> None:
         f"{found.requests:,} in {found.span_s:,.3f} s" + (f", {found.requests / found.span_s:.3g} per second" if found.span_s else ""),
     )
     table.add_row("tokens", f"{found.prompt_tokens:,} prompt, {found.output_tokens:,} output; longest prompt {found.longest_prompt:,}")
+    table.add_row("times", found.unit)
     table.add_row("sessions", f"{found.sessions:,}" if found.sessions else "none in the file")
     table.add_row("content", found.content)
     if found.ceiling is not None:
         table.add_row(
             "reuse ceiling", f"{100 * found.ceiling:.2f} % of prompt tokens with an unlimited cache (page 1, the last token never hits)"
         )
+    if found.recorded_hit_rate is not None:
+        table.add_row("recorded hits", f"{100 * found.recorded_hit_rate:.2f} % of prompt tokens were cached when the log was written")
     if reuse:
         text = ", ".join(f"{100 * row['hit_rate']:.1f} % with {row['capacity_tokens']:,}" for row in reuse)
         table.add_row("reuse by size", f"{text} tokens (LRU, whole blocks; `kvsim curve` has all sizes)")
@@ -163,6 +180,10 @@ def convert(
     format: str | None = None,
     block_size: int | None = None,
     limit: int | None = None,
+    start: float | None = None,
+    end: float | None = None,
+    rate_scale: float | None = None,
+    sample_sessions: float | None = None,
     columns: Columns = None,
 ) -> int:
     """Convert a trace to another format and say what is lost.
@@ -174,11 +195,24 @@ def convert(
         sharegpt, litellm, langfuse or access_log.
     output
         The file to write; standard output if absent.
+    limit
+        Read at most so many requests.
+    start
+        Leave out what comes before this many seconds.
+    end
+        Leave out what comes from this many seconds on.
+    rate_scale
+        Multiply the rate: times are divided by this.
+    sample_sessions
+        Keep only this share of the sessions, always the same ones.
     """
     from kvsim.workload.read import BLOCKS, open_trace
     from kvsim.workload.write import LOST, lines_for
 
-    reader = open_trace(trace, format, block_size=block_size, limit=limit, columns=column_map(columns))
+    reader = open_trace(
+        trace, format, block_size=block_size, limit=limit, start=start, end=end, rate_scale=_positive("--rate-scale", rate_scale),
+        sample_sessions=_share(sample_sessions), columns=column_map(columns),
+    )  # fmt: skip
     lines = lines_for(reader, to, block_size or BLOCKS.get(to, reader.block), made_up=reader.format != "kvsim")
     with watched(reader):
         count = _write(lines, output)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvsim.errors import ConfigError
 from kvsim.workload.clients import Impatient, OpenLoop
-from kvsim.workload.read import TraceReader, open_trace
 from kvsim.workload.spec import Client, RequestSpec
+
+if TYPE_CHECKING:
+    from kvsim.workload.read import TraceReader
 
 
 def build_client(workload: Any, *, seed: int, clients: Any) -> Client:
@@ -27,6 +29,8 @@ def build_client(workload: Any, *, seed: int, clients: Any) -> Client:
 
 def reader_of(workload: Any) -> TraceReader:
     """Return the reader of a trace workload."""
+    from kvsim.workload.read import open_trace
+
     options = {
         key: value for key, value in workload.model_dump(exclude_none=True).items() if key not in ("kind", "trace", "format", "rate_scale")
     }

@@ -63,40 +63,64 @@ class Session:
         self.turns, self.thinks, self.at = turns, thinks, 0
 
 
+#: More sessions than any client has: numbers below 0 for first turns.
+FIRST_TURNS = 1 << 60
+
+
 class Sessions:
     """Closed loop: the next turn leaves when the answer has come and its think time has passed; a failed turn ends its session.
 
     ``users``: at most so many sessions at once, the next one starts when one ends (None: each starts at its own time).
+    ``in_order``: the sessions come in order of their starts, so each is made when its time has come.
     """
 
-    def __init__(self, sessions: Iterable[Session], *, users: int | None = None) -> None:
+    def __init__(self, sessions: Iterable[Session], *, users: int | None = None, in_order: bool = False) -> None:
         self.kept = "the recipe's think times"
         self._due: list[tuple[int, int, RequestSpec]] = []
         self._of: dict[str, Session] = {}
         self._dropped: list[RequestSpec] = []
         self._order = 0
+        self._begun = -FIRST_TURNS
         self._pool = iter(sessions)
-        if users is None:
-            for session in self._pool:
-                self._push(session, session.turns[0].arrival_ps)
-        else:
-            for session in _take(self._pool, users):
-                self._push(session, session.turns[0].arrival_ps)
+        self._ahead: Session | None = None
         self._users = users
+        if users is not None:
+            for session in _take(self._pool, users):
+                self._begin(session)
+        elif in_order:
+            self._ahead = next(self._pool, None)
+        else:
+            for session in self._pool:
+                self._begin(session)
+
+    def _begin(self, session: Session) -> None:
+        """Put a session's first turn in; at one instant first turns go before later ones."""
+        self._begun += 1
+        self._put(session, session.turns[0].arrival_ps, self._begun)
 
     def _push(self, session: Session, when: int) -> None:
+        self._order += 1
+        self._put(session, when, self._order)
+
+    def _put(self, session: Session, when: int, order: int) -> None:
         spec = session.turns[session.at]
         spec.arrival_ps = when
         self._of[spec.id] = session
-        self._order += 1
-        heapq.heappush(self._due, (when, self._order, spec))
+        heapq.heappush(self._due, (when, order, spec))
 
     def next_send(self) -> int | None:
         """Return when the next request leaves."""
-        return self._due[0][0] if self._due else None
+        first = self._due[0][0] if self._due else None
+        if self._ahead is None:
+            return first
+        start = self._ahead.turns[0].arrival_ps
+        return start if first is None or start < first else first
 
     def send(self, now: int) -> list[RequestSpec]:
         """Return what is due."""
+        while self._ahead is not None and self._ahead.turns[0].arrival_ps <= now:
+            self._begin(self._ahead)
+            self._ahead = next(self._pool, None)
         out = []
         while self._due and self._due[0][0] <= now:
             out.append(heapq.heappop(self._due)[2])
@@ -124,7 +148,7 @@ class Sessions:
         for session in self._of.values():
             start = session.at if id(session.turns[session.at]) in waiting else session.at + 1
             yield from session.turns[start:]
-        for session in self._pool:
+        for session in (*([self._ahead] if self._ahead is not None else []), *self._pool):
             yield from session.turns
 
     def describe(self) -> str:

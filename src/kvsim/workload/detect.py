@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kvsim.errors import TraceError
+from kvsim.workload.raw import epoch_unit
 
 FORMATS = (
     "mooncake", "bailian", "azure", "burstgpt", "sharegpt", "aiperf", "sglang_metrics", "sglang_bench", "vllm_bench", "dynamo", "weka", "otel",
@@ -45,6 +48,39 @@ def detect(head: bytes, origin: str) -> Detected:
     if "," in first:
         return Detected("csv", "likely", "a CSV header; give workload.columns")
     raise TraceError(origin, 1, f"the format is not recognised from {first[:60]!r}; give format: one of {', '.join(FORMATS)}")
+
+
+#: What times are in, by format; the others are looked at.
+TIMES = {
+    "bailian": "seconds", "azure": "dates", "burstgpt": "seconds", "aiperf": "epoch nanoseconds", "sglang_metrics": "epoch seconds", "dynamo": "epoch milliseconds",
+    "weka": "seconds from the conversation's start", "otel": "epoch nanoseconds", "langfuse": "dates", "litellm": "epoch seconds", "access_log": "epoch seconds (ts), or dates",
+    "kvsim": "picoseconds", "sharegpt": "none in the file", "sglang_bench": "none in the file",
+}  # fmt: skip
+EPOCHS = {10**12: "epoch seconds", 10**9: "epoch milliseconds", 10**6: "epoch microseconds", 10**3: "epoch nanoseconds"}
+
+
+def times_of(format: str, head: bytes, given: str | None, columns: Mapping[str, str] | None) -> str:
+    """Return the unit of a file's times in words: given, the format's, or what its first record shows."""
+    if given:
+        return f"{given} (given)"
+    if format in TIMES:
+        return TIMES[format]
+    text = head.removeprefix(b"\xef\xbb\xbf").decode("utf-8", errors="replace").lstrip()
+    if format == "vllm_bench":
+        return "seconds" if '"start_times"' in text else "none in the file, or further on than looked at"
+    stamp: Any = None
+    if format == "mooncake":
+        stamp = (_first_object(text) or {}).get("timestamp")
+    elif format == "csv":
+        rows = list(csv.reader(text.split("\n")[:2]))
+        names = [name.strip().lower() for name in rows[0]] if len(rows) == 2 else []
+        wanted = (columns or {}).get("time", "").strip().lower()
+        stamp = rows[1][names.index(wanted)] if wanted in names and len(rows[1]) == len(names) else None
+    try:
+        unit = None if stamp is None else epoch_unit(float(stamp))
+    except (ValueError, OverflowError):
+        return "dates"
+    return EPOCHS[unit] if unit is not None else "milliseconds" if format == "mooncake" else "seconds"
 
 
 def _json(text: str, origin: str) -> Detected:

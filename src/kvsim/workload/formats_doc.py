@@ -62,12 +62,17 @@ def vllm_bench(data: bytes, origin: str, rate: float | None) -> Iterator[Raw | S
         yield Raw(1, time, tokens_of(prompt, origin, 1, "input_lens", least=1), tokens_of(output, origin, 1, "output_lens"), id=str(i))
 
 
-def sharegpt(data: bytes, origin: str, tokens_per_word: float | None) -> Iterator[Raw | Skip]:
-    """Yield the answered turns of ShareGPT conversations; lengths from words; conversations without two turns are skipped."""
+def sharegpt(data: bytes, origin: str, tokens_per_word: float | None, rate: float | None = None) -> Iterator[Raw | Skip]:
+    """Yield the answered turns of ShareGPT conversations; lengths from words; conversations without two turns are skipped.
+
+    Content is by messages: the same text behind the same conversation is the same. Conversation k begins at k / ``rate``, or all at 0.
+    """
     rows = document(data, origin)
     if not isinstance(rows, list):
         raise TraceError(origin, 1, "must be a list of conversations")
-    per_word = tokens_per_word or TOKENS_PER_WORD
+    texts = _Texts(tokens_per_word or TOKENS_PER_WORD)
+    gap = round(PS / rate) if rate else 0
+    begun = 0
     for number, row in enumerate(rows, 1):
         turns = _at(row, "conversations")
         if not isinstance(turns, list):
@@ -76,12 +81,32 @@ def sharegpt(data: bytes, origin: str, tokens_per_word: float | None) -> Iterato
         if not pairs:
             yield Skip(number, "no answered turn" if len(turns) > 1 else "a single turn")
             continue
-        context = 0
+        session = str(_at(row, "id") or number)
+        context: list[list[int]] = []
         for turn, (asked, answered) in enumerate(pairs):
-            context += max(round(len(asked.split()) * per_word), 1)
-            output = max(round(len(answered.split()) * per_word), 1)
-            yield Raw(number, 0, context, output, session=str(_at(row, "id") or number), turn=turn)
-            context += output
+            context = [*context, texts.run(context, asked)]
+            answer = texts.run(context, answered)
+            yield Raw(number, begun * gap, sum(run[1] for run in context), answer[1], session=session, turn=turn, prompt=context, output_first=answer[0])
+            context = [*context, answer]
+        begun += 1
+
+
+class _Texts:
+    """Gives messages their tokens: the same text behind the same text the same ones."""
+
+    def __init__(self, per_word: float) -> None:
+        self._per_word, self._next = per_word, 0
+        self._known: dict[tuple[int, str], list[int]] = {}
+
+    def run(self, before: list[list[int]], text: str) -> list[int]:
+        """Return the [first, count] of a message behind others."""
+        key = (before[-1][0] if before else -1, text)
+        found = self._known.get(key)
+        if found is None:
+            tokens = max(round(len(text.split()) * self._per_word), 1)
+            found = self._known[key] = [self._next, tokens]
+            self._next += tokens + 1
+        return found
 
 
 def _pairs(turns: list[Any]) -> list[tuple[str, str]]:

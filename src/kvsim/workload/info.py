@@ -19,7 +19,10 @@ SLICES = 10
 
 @dataclass(slots=True)
 class TraceInfo:
-    """The figures of one trace. Tokens; times in seconds. ``ceiling``: share of prompt tokens an unlimited cache serves (page 1)."""
+    """The figures of one trace. Tokens; times in seconds. ``ceiling``: share of prompt tokens an unlimited cache serves (page 1).
+
+    ``unit``: what the file's times are in. ``recorded_hit_rate``: cached over prompt tokens of the requests that record them.
+    """
 
     path: str
     format: str
@@ -34,6 +37,8 @@ class TraceInfo:
     reused_tokens: int = 0
     ceiling: float | None = None
     content: str = ""
+    unit: str = ""
+    recorded_hit_rate: float | None = None
     out_of_order: int = 0
     skipped: dict[str, tuple[int, list[int]]] = field(default_factory=dict)
     rates_per_s: list[float] = field(default_factory=list)
@@ -81,17 +86,21 @@ def inspect(reader: TraceReader, specs: Iterable[RequestSpec] | None = None) -> 
     info = TraceInfo(reader.path, reader.format, detected.sure, detected.because)
     reuse, times = Reuse(stated=reader.format == "kvsim"), Timeline()
     sessions: set[str] = set()
+    cached = prompts = 0
     for spec in reader if specs is None else specs:
         info.requests += 1
         info.prompt_tokens += spec.prompt_tokens
         info.output_tokens += spec.output_tokens
         info.longest_prompt = max(info.longest_prompt, spec.prompt_tokens)
         times.add(spec.arrival_ps)
+        if spec.recorded_cached_tokens is not None:
+            cached, prompts = cached + spec.recorded_cached_tokens, prompts + spec.prompt_tokens
         if spec.session is not None and len(sessions) < SESSIONS:
             sessions.add(spec.session)
         info.reused_tokens += reuse.add(spec)
     report = reader.report
     info.sessions, info.content, info.skipped, info.out_of_order = len(sessions), report.content, report.skipped, report.out_of_order
+    info.unit, info.recorded_hit_rate = report.unit, cached / prompts if prompts else None
     known = not report.content.startswith("not at all")
     info.ceiling = info.reused_tokens / info.prompt_tokens if known and info.prompt_tokens else None
     info.span_s = times.last_ps // 1_000_000 * 1e-6
@@ -111,8 +120,10 @@ def _notes(info: TraceInfo) -> list[str]:
     rates = [rate for rate in info.rates_per_s if rate > 0]
     if rates and max(rates) > 10 * min(rates):
         notes.append(f"the rate varies from {min(rates):.3g} to {max(rates):.3g} requests/s over the span: a slice is not the whole")
-    if info.requests > 20 and info.span_s and info.requests / info.span_s > 10_000:
+    if info.requests >= 3 and info.span_s and info.requests / info.span_s >= 999:
         notes.append(f"{info.requests / info.span_s:,.0f} requests/s: check the time unit (workload.time_unit)")
+    elif info.requests >= 3 and info.span_s > 999 * (info.requests - 1):
+        notes.append(f"a request every {info.span_s / (info.requests - 1):,.0f} s: check the time unit (workload.time_unit)")
     if info.requests > 20 and info.span_s > 400 * 86400:
         notes.append(f"a span of {info.span_s / 86400:,.0f} days: check the time unit (workload.time_unit)")
     return notes

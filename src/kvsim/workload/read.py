@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from fractions import Fraction
 from pathlib import Path
 from typing import IO, Any
 
 from kvsim.errors import TraceError, UnknownName
 from kvsim.workload import formats_csv, formats_doc, formats_jsonl, formats_weka
 from kvsim.workload.assemble import Assembler, in_order
-from kvsim.workload.detect import FORMATS, Detected, detect
+from kvsim.workload.detect import FORMATS, Detected, detect, times_of
 from kvsim.workload.mooncake import DEFAULT_BLOCK, read_mooncake
 from kvsim.workload.raw import Raw, ReadReport, Skip
 from kvsim.workload.source_files import HEAD, lines_of, open_bytes, position, shards, text_lines, whole
@@ -22,6 +23,7 @@ BLOCKS = {"bailian": 16, "weka": 64, "mooncake": DEFAULT_BLOCK}
 CONTENT = {
     "ids": "block ids: prefixes are known exactly",
     "session": "sessions only: a turn is taken to begin with the whole turn before it (an assumption); nothing else is shared",
+    "text": "text: equal messages behind equal messages are equal, token counts are estimated from words",
     "none": "not at all: no prefixes are in the file, so hit rates are assumptions",
     "runs": "token runs: prefixes are known exactly",
 }
@@ -41,9 +43,12 @@ class TraceReader:
         self.watch: Callable[[int, float | None], None] | None = None  # told rows and share every few thousand rows
         self._stream: IO[bytes] | None = None
         self._before = 0  # bytes of the shards before it
+        head = self._head(self.files[0])
         if self.detected is None:
-            self.detected = self._detect(self.files[0])
+            self.detected = detect(head, str(self.files[0]))
         self.format = self.detected.format
+        self.report.unit = times_of(self.format, head, options.get("time_unit"), options.get("columns"))
+        self.report.notes += self._notes(head)
         self._rows = self._filtered(self._specs())
 
     def __iter__(self) -> Iterator[RequestSpec]:
@@ -61,16 +66,30 @@ class TraceReader:
             return self._stdin
         return open_bytes(file)
 
-    def _detect(self, file: Path | str) -> Detected:
+    def _head(self, file: Path | str) -> bytes:
+        """Return the beginning of a file."""
         stream = self._open(file)
         try:
-            head = stream.peek(HEAD)[:HEAD] if file == "-" else stream.read(HEAD)  # type: ignore[attr-defined]
+            return bytes(stream.peek(HEAD)[:HEAD] if file == "-" else stream.read(HEAD))  # type: ignore[attr-defined]
         except Exception as error:
             raise TraceError(str(file), None, f"damaged or truncated: {error}") from None
         finally:
             if file != "-":
                 stream.close()
-        return detect(head, str(file))
+
+    def _notes(self, head: bytes) -> list[str]:
+        """Return what the format or this file cannot tell."""
+        rate = (self.options.get("arrivals") or {}).get("rate_per_s")
+        if self.format in ("sharegpt", "weka"):
+            pace = "all begin at once" if rate is None else f"one begins every {1 / rate:.4g} s"
+            start = "no times in the file" if self.format == "sharegpt" else "times count from a conversation's own start"
+            if b'"start"' not in head:
+                return [f"{start}: conversations {pace} (workload.arrivals: {{rate_per_s: ...}}); their turns are meant for a closed loop"]
+        if self.report.unit.startswith("none"):
+            return ["no times in the file: requests are laid out at the run's request rate, or workload.arrivals: {rate_per_s: ...}"]
+        if self.format == "azure" and b"numimages" in head[:4096].lower():
+            return ["images (NumImages) are not modelled apart: their tokens are those that ContextTokens counts"]
+        return []
 
     def share(self) -> float | None:
         """Return the part of the files' bytes that has been read; None for standard input."""
@@ -133,7 +152,9 @@ class TraceReader:
                         seen["runs"] |= row.prompt is not None
                     yield row
                 self._before += 0 if file == "-" else position(stream)
-        kind = next((name for name in ("runs", "ids", "session") if seen[name]), "none")
+        if self.format == "sharegpt":
+            seen = {"text": True}
+        kind = next((name for name in ("text", "runs", "ids", "session") if seen.get(name)), "none")
         self.report.content = CONTENT[kind]
 
     def _format_rows(self, stream: IO[bytes], origin: str) -> Iterator[Raw | Skip]:
@@ -164,7 +185,7 @@ class TraceReader:
             return formats_doc.access_log(text_lines(stream, origin), origin)
         data = whole(stream, origin)
         if self.format == "sharegpt":
-            return formats_doc.sharegpt(data, origin, options.get("tokens_per_word"))
+            return formats_doc.sharegpt(data, origin, options.get("tokens_per_word"), rate)
         return formats_doc.otel(data, origin) if self.format == "otel" else formats_doc.vllm_bench(data, origin, rate)
 
     def _filtered(self, specs: Iterator[RequestSpec]) -> Iterator[RequestSpec]:
@@ -172,6 +193,7 @@ class TraceReader:
         limit, share = options.get("limit"), options.get("sample_sessions")
         start = round((options.get("start") or 0) * 10**12)
         end = None if options.get("end") is None else round(options["end"] * 10**12)
+        scale = Fraction(str(options.get("rate_scale") or 1))
         taken = 0
         origin: int | None = None
         for spec in specs:
@@ -183,7 +205,8 @@ class TraceReader:
                 continue
             if origin is None:
                 origin = spec.arrival_ps if start else 0
-            spec.arrival_ps -= origin
+            if origin or scale != 1:
+                _move(spec, origin, scale)
             yield spec
             taken += 1
             if taken % WATCHED == 0 and self.watch is not None:
@@ -192,6 +215,14 @@ class TraceReader:
                 break
         if not taken and not limit:
             raise TraceError(self.path, None, f"no request in it ({_reasons(self.report) or 'no rows'})")
+
+
+def _move(spec: RequestSpec, origin: int, scale: Fraction) -> None:
+    """Take ``origin`` off a request's times and divide its arrival; how long its answer took stays."""
+    before = spec.arrival_ps
+    spec.arrival_ps = (before - origin) * scale.denominator // scale.numerator
+    if spec.recorded_end_ps is not None:
+        spec.recorded_end_ps += spec.arrival_ps - before
 
 
 def _sampled(spec: RequestSpec, share: float) -> bool:
@@ -209,7 +240,7 @@ def _reasons(report: ReadReport) -> str:
 def open_trace(path: str, format: str | None = None, **options: Any) -> TraceReader:
     """Return the requests of a trace. ``path``: a file, a folder of shards, or "-"; gzip and zstd are read as they are.
 
-    Options: block_size, zero_outputs (skip | prefill_only), time_unit, columns, arrivals, tokens_per_word, limit, start, end (s), sample_sessions.
+    Options: block_size, zero_outputs (skip | prefill_only), time_unit, columns, arrivals, tokens_per_word, limit, start, end (s), rate_scale, sample_sessions.
     Raises TraceError (file and line), UnknownName.
     """
     return TraceReader(str(path), format, options)

@@ -79,11 +79,11 @@ class Tokens:
 
 def multi_turn(recipe: Any, seed: int) -> Client:
     """Return conversations behind shared system prompts; closed loop by default, open loop at the recipe's own times."""
-    sessions = list(_conversations(recipe, seed))
+    sessions = _conversations(recipe, seed)
     if recipe.loop == "open":
         specs = sorted((spec for session in sessions for spec in session.turns), key=lambda spec: (spec.arrival_ps, spec.id))
         return OpenLoop(specs)
-    return Sessions(sessions, users=recipe.users)
+    return Sessions(sessions, users=recipe.users, in_order=True)
 
 
 def _conversations(recipe: Any, seed: int) -> Iterator[Session]:
