@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
-
-from cyclopts import App
+from typing import TYPE_CHECKING, NoReturn
 
 from kvsim.errors import KvsimError
+
+if TYPE_CHECKING:
+    from cyclopts import App
 
 #: name -> (module:function, one line of help). Sub-commands of `trace` live in cli/trace.py as an App of their own.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -44,12 +45,30 @@ Start with `kvsim explain hicache-ratio` and `kvsim sweep hicache-ratio`.
 
 def build_app() -> App:
     """Return the command-line application with every command registered by name only."""
+    from cyclopts import App
+
     from kvsim import __version__
 
     app = App(name="kvsim", help=HELP, version=__version__, version_flags=["--version"], help_format="markdown")
     for name, (target, text) in COMMANDS.items():
         app.command(target, name=name, help=text)
     return app
+
+
+def _answered_at_once(argv: list[str]) -> int | None:
+    """Answer the plainest calls without the parser; None if they are not of that kind."""
+    from kvsim.cli import quick
+
+    if argv in ([], ["--help"], ["-h"]):
+        from kvsim.cli.common import emit, page_width
+
+        emit(quick.help_text(HELP.replace("`", ""), COMMANDS, page_width()))
+        return 0
+    if argv[0] == "explain" and (given := quick.plain_arguments(argv[1:], quick.EXPLAIN)) is not None:
+        from kvsim.cli.explain_page import explain_page
+
+        return explain_page(given.pop("scenario", None), **given)
+    return None
 
 
 def main(argv: list[str] | None = None) -> NoReturn:
@@ -62,7 +81,9 @@ def run_command(argv: list[str]) -> int:
     from kvsim.cli.common import fail
 
     try:
-        result = build_app()(argv, exit_on_error=False, print_error=False, result_action="return_value")
+        result = _answered_at_once(argv)
+        if result is None:
+            result = build_app()(argv, exit_on_error=False, print_error=False, result_action="return_value")
     except KvsimError as error:
         return fail(str(error), error.exit_code)
     except BrokenPipeError:

@@ -6,21 +6,28 @@ import json as _json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from kvsim.cli.params import Command as Command
+    from kvsim.cli.params import Hardware as Hardware
+    from kvsim.cli.params import Json as Json
+    from kvsim.cli.params import Model as Model
+    from kvsim.cli.params import Set as Set
     from kvsim.config.resolved import Resolved
 
-#: ``--set path=value``, repeatable, wherever a scenario is taken.
-Set = Annotated[list[str] | None, Parameter(name="--set", help="Override one key: path=value (repeatable).", negative="")]
-Hardware = Annotated[str | None, Parameter(help="Hardware profile (name or file) in place of a scenario.")]
-Model = Annotated[str | None, Parameter(help="Model (bundled name or config.json) in place of a scenario.")]
-Command = Annotated[str | None, Parameter(help="Launch command of the server, in place of an engine block.")]
-Json = Annotated[bool, Parameter(name="--json", help="Print machine-readable JSON on stdout.", negative="")]
+_PARAMETERS = ("Set", "Hardware", "Model", "Command", "Json")
+
+
+def __getattr__(name: str) -> Any:
+    """Return a shared parameter: the parser is imported only by those who parse with it."""
+    if name not in _PARAMETERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from kvsim.cli import params
+
+    return getattr(params, name)
 
 
 def fail(message: str, code: int) -> int:
@@ -56,7 +63,9 @@ def console() -> Console:
 
 def page_width() -> int:
     """Return the columns of a page of plain text: the terminal's, from 80 to 100."""
-    return min(max(console().width, 80), 100)
+    import shutil
+
+    return min(max(shutil.get_terminal_size((100, 24)).columns, 80), 100) if sys.stdout.isatty() else 100
 
 
 def emit_wrapped(text: str, indent: str = "  ") -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from kvsim.cli.common import Command, Hardware, Json, Model, Set, emit, emit_json, resolve_scenario
+from kvsim.cli.common import Command, Hardware, Json, Model, Set
 
 
 def explain(
@@ -33,54 +31,6 @@ def explain(
     as_command
         Write the engine block back as a launch command.
     """
-    from kvsim.cli.common import page_width
-    from kvsim.report.explain import explain_data, explain_text
+    from kvsim.cli.explain_page import explain_page
 
-    printed = _printed(log)
-    resolved = resolve_scenario(scenario, set_=[*printed, *(set_ or [])], hardware=hardware, model=model, command=command)
-    if as_command:
-        from kvsim.config.command import as_command as write
-
-        emit(write(resolved.scenario.engine.model_dump(exclude_unset=True), resolved.model.name))
-        return 0
-    if step is not None:
-        return _explain_step(resolved, step, json)
-    if json:
-        emit_json(explain_data(resolved))
-    else:
-        emit(explain_text(resolved, page_width()))
-    return 1 if resolved.capacity.infeasible else 0
-
-
-def _printed(log: str | None) -> list[str]:
-    if log is None:
-        return []
-    from kvsim.config.server_log import read_server_log
-
-    return read_server_log(log).overrides()
-
-
-def _explain_step(resolved: Any, text: str, json: bool) -> int:
-    from rich.table import Table
-
-    from kvsim.cli.common import show
-    from kvsim.cost.breakdown import breakdown, parse_step
-    from kvsim.cost.build import build_step_time
-    from kvsim.errors import ConfigError
-
-    time = build_step_time(resolved)
-    if not hasattr(time, "gemm_s"):
-        raise ConfigError(f"--step: costs of kind {resolved.scenario.costs.kind} have no components; use costs.kind=analytic")
-    rows = breakdown(time, parse_step(text))  # type: ignore[arg-type]
-    if json:
-        from dataclasses import asdict
-
-        emit_json([asdict(row) for row in rows])
-        return 0
-    table = Table(title=text, pad_edge=False)
-    for name in ("component", "ms", "share", "bound by"):
-        table.add_column(name, justify="right" if name in ("ms", "share") else "left")
-    for row in rows:
-        table.add_row(row.component, f"{row.ms:,.3f}", f"{100 * row.share:.1f} %", row.bound)
-    show(table)
-    return 0
+    return explain_page(scenario, set_=set_, hardware=hardware, model=model, command=command, step=step, log=log, as_command=as_command, json=json)

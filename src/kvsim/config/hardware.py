@@ -44,7 +44,7 @@ class CardProfile(Block):
     mem_bw: Rate
     flops: Flops
     l2_bytes: PositiveNumber
-    pcie: Pcie = Pcie()
+    pcie: Pcie = Field(default={}, validate_default=True)
     nvlink: bool = False
     source: Name = ""
 
@@ -87,7 +87,7 @@ class HardwareProfile(Block):
     root_bw: Rate | None = None
     dram_bw_per_socket: Rate | None = None
     allreduce: Name = "aic_host"
-    transfer: Transfer = Transfer()
+    transfer: Transfer = Field(default={}, validate_default=True)
     assumptions: list[Name] = Field(default_factory=list)
 
     @property

@@ -34,7 +34,7 @@ def explain_data(resolved: Resolved) -> dict[str, Any]:
     return {
         "hardware": resolved.hardware.name,
         "model": resolved.model.name,
-        "rules": getattr(resolved.engine.rules, "name", str(resolved.engine.rules)),
+        "rules": _rules_name(resolved),
         **{name: getattr(capacity, name) for name in names},
         "reach_tokens": max(capacity.device_tokens, capacity.host_tokens),
         "bar": dict(memory_bar(capacity)),
@@ -49,6 +49,10 @@ def explain_data(resolved: Resolved) -> dict[str, Any]:
         "fits_at_once": fits_at_once(resolved),
         **capacity.extra,
     }
+
+
+def _rules_name(resolved: Resolved) -> str:
+    return str(getattr(resolved.engine.rules, "name", resolved.engine.rules))
 
 
 def memory_bar(capacity: Capacity) -> list[tuple[str, int]]:
@@ -71,7 +75,7 @@ def explain_text(resolved: Resolved, width: int = 100) -> str:
     """Return the page, at most ``width`` (80 or more) columns wide."""
     capacity = resolved.capacity
     lines = [
-        f"{resolved.model.name} on {resolved.hardware.name}, {explain_data(resolved)['rules']}, "
+        f"{resolved.model.name} on {resolved.hardware.name}, {_rules_name(resolved)}, "
         f"tp {capacity.extra.get('tp', capacity.ranks)}",
         "",
     ]

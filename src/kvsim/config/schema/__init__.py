@@ -27,17 +27,17 @@ class Scenario(Block):
 
     hardware: Name | dict[str, Any]
     model: Name | dict[str, Any]
-    engine: Engine = SglangEngine()
-    costs: Annotated[Costs, _default_kind("analytic")] = AnalyticCosts()
-    links: Annotated[Links, _default_kind("topology")] = TopologyLinks()
+    engine: Engine = Field(default={}, validate_default=True)
+    costs: Annotated[Costs, _default_kind("analytic")] = Field(default={"kind": "analytic"}, validate_default=True)
+    links: Annotated[Links, _default_kind("topology")] = Field(default={"kind": "topology"}, validate_default=True)
     speculation: Speculation | None = None
     workload: Annotated[Workload, _default_kind("trace")] | None = None
-    clients: Clients = Clients()
+    clients: Clients = Field(default={}, validate_default=True)
     slo: Slo | None = None
-    run: Run = Run()
-    study: Study = Study()
+    run: Run = Field(default={}, validate_default=True)
+    study: Study = Field(default={}, validate_default=True)
     replicas: Annotated[Count, Field(ge=1, le=10_000)] = 1
     router: Name = "round_robin"
-    cost: Cost = Cost()
+    cost: Cost = Field(default={}, validate_default=True)
     include: list[Name] = Field(default_factory=list)
     title: Name | None = None

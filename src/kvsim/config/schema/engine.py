@@ -75,7 +75,7 @@ class SglangEngine(Block):
     speculative_num_steps: PositiveCount | None = None
     speculative_eagle_topk: PositiveCount | None = None
     speculative_num_draft_tokens: PositiveCount | None = None
-    hicache: Hicache = Hicache()
+    hicache: Hicache = Field(default={}, validate_default=True)
     # What an engine printed, or what a study fixes: wins over the derivation.
     max_total_num_tokens: PositiveCount | None = None
     free_before_weights: Annotated[Bytes, Field(ge=1)] | None = None

@@ -59,7 +59,7 @@ class VllmEngine(Block):
     attention_backend: Name | None = None
     kv_offloading_size: Annotated[Number, Field(ge=0)] = 0
     kv_offloading_backend: Literal["native"] = "native"
-    offload: Offload = Offload()
+    offload: Offload = Field(default={}, validate_default=True)
     # What an engine printed, or what a study fixes: wins over the derivation.
     gpu_kv_cache_tokens: PositiveCount | None = None
     available_kv_cache_memory: Bytes | None = None
