@@ -110,3 +110,59 @@ def test_options_out_of_range_are_refused(tmp_path: Path, option: str, value: st
     done = kvsim("trace", "info", str(table(tmp_path)), option, value)
     assert done.returncode == 2
     assert "must be above 0" in done.stderr
+
+
+def test_a_mooncake_delay_is_think_time_and_stands_in_for_a_missing_timestamp(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    rows = [
+        {"timestamp": 0, "session_id": "a", "input_length": 9, "output_length": 1},
+        {"session_id": "a", "input_length": 20, "output_length": 1, "delay": 2500},
+        {"timestamp": 3000, "session_id": "b", "input_length": 9, "output_length": 1, "priority": 3},
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = list(open_trace(str(file)))
+    assert [(r.session, r.turn, r.arrival_ps, r.think_ps, r.priority) for r in found] == [
+        ("a", 0, 0, None, None), ("a", 1, 5 * S // 2, 5 * S // 2, None), ("b", 0, 3 * S, None, 3),
+    ]  # fmt: skip
+
+
+def test_adapters_and_cache_salts_of_a_log_are_spaces_of_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "m.log"
+    file.write_text(
+        "".join(
+            json.dumps({"request_parameters": json.dumps(given), "prompt_tokens": 10, "completion_tokens": 2, "request_received_ts": 1787481184.5 + n, "e2e_latency": 1}) + "\n"
+            for n, given in enumerate([{"lora_path": "tuned"}, {"cache_salt": "x"}, {"rid": "1"}])
+        )
+    )
+    assert [r.namespace for r in open_trace(str(file))] == ["tuned", "x", ""]
+
+
+def test_a_csv_may_have_ends_tenants_and_namespaces(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("t,i,o,end,who,space,hit\n10,5,1,12.5,me,n1,3\n11,5,1,,you,,\n")
+    columns = {"time": "t", "input": "i", "output": "o", "end": "end", "tenant": "who", "namespace": "space", "cached": "hit"}
+    found = [(r.recorded_end_ps, r.tenant, r.namespace, r.recorded_cached_tokens) for r in open_trace(str(file), columns=columns)]
+    assert found == [(5 * S // 2, "me", "n1", 3), (None, "you", "", None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[2026-08-23 10:00:00 TP0] Decode batch, #running-req: 4, #token: 26, token usage: 1.00, #queue-req: 3\n", "no requests to replay"),
+        ('{"time_to_first_token": {"unit": "ms", "avg": 44.2}, "request_throughput": {"avg": 3.1}}\n', "averages and percentiles only"),
+    ],
+)
+def test_files_without_requests_are_named_for_what_they_are(tmp_path: Path, text: str, words: str) -> None:
+    from kvsim.errors import TraceError
+
+    file = tmp_path / "f"
+    file.write_text(text)
+    with pytest.raises(TraceError, match=words):
+        open_trace(str(file))
+
+
+def test_a_weka_conversation_on_many_lines_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"id": "a", "block_size": 64, "requests": [{"t": 0, "in": 64, "out": 1, "hash_ids": [1]}]}, indent=2))
+    (tmp_path / "b.json").write_text(json.dumps({"id": "b", "block_size": 64, "requests": [{"t": 1, "in": 64, "out": 1, "hash_ids": [1]}]}, indent=2))
+    found = list(open_trace(str(tmp_path)))
+    assert [(r.session, r.arrival_ps // S, r.namespace) for r in found] == [("a", 0, "a"), ("b", 1, "b")]

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 app = App(name="trace", help="Inspect, convert, generate, fit or anonymise traces.")
 
+COLUMN_NAMES = ("time", "input", "output", "session", "id", "cached", "end", "tenant", "namespace")
 MOST_BLOCKS = 1_000_000  # for reuse by size, which is worked out in memory
-Columns = Annotated[str | None, Parameter(help="Columns of a plain CSV: time=...,input=...,output=... (and session, id, cached).")]
+Columns = Annotated[str | None, Parameter(help="Columns of a plain CSV: time=...,input=...,output=... (and session, id, cached, end, tenant, namespace).")]
 TraceFile = Annotated[str, Parameter(allow_leading_hyphen=True)]  # for "-", standard input
 Output = Annotated[str | None, Parameter(name=["--output", "-o"])]
 
@@ -102,10 +103,10 @@ def column_map(text: str | None) -> dict[str, str] | None:
     wrong = [
         name
         for name, mark, column in pairs
-        if not mark or not column or name.strip() not in ("time", "input", "output", "session", "id", "cached")
+        if not mark or not column or name.strip() not in COLUMN_NAMES
     ]
     if wrong:
-        raise ConfigError(f"--columns: '{wrong[0]}'; expected name=column with names time, input, output, session, id, cached")
+        raise ConfigError(f"--columns: '{wrong[0]}'; expected name=column with names {', '.join(COLUMN_NAMES)}")
     return {name.strip(): column.strip() for name, _, column in pairs}
 
 

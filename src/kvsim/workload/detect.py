@@ -34,11 +34,13 @@ def detect(head: bytes, origin: str) -> Detected:
     if b"\0" in head:
         raise TraceError(origin, 1, "binary data, not a trace")
     text = head.removeprefix(b"\xef\xbb\xbf").decode("utf-8", errors="replace").lstrip()
+    first = text.partition("\n")[0].lower()
+    if "#running-req" in first or "#new-seq" in first or first.startswith("# help"):
+        raise TraceError(origin, 1, "a server's log or metrics: batches and counters, no requests to replay (kvsim calibrate reads what it can tell)")
     if text.startswith("["):
         return Detected("sharegpt", "likely" if '"conversations"' not in text else "certain", "a list of conversations")
     if text.startswith("{"):
         return _json(text, origin)
-    first = text.partition("\n")[0].lower()
     if "contexttokens" in first:
         return Detected("azure", "certain", "columns TIMESTAMP, ContextTokens, GeneratedTokens")
     if "request tokens" in first:
@@ -77,7 +79,7 @@ def times_of(format: str, head: bytes, given: str | None, columns: Mapping[str, 
         wanted = (columns or {}).get("time", "").strip().lower()
         stamp = rows[1][names.index(wanted)] if wanted in names and len(rows[1]) == len(names) else None
     try:
-        unit = None if stamp is None else epoch_unit(float(stamp))
+        unit = epoch_unit(float(stamp)) if isinstance(stamp, (int, float, str)) else None
     except (ValueError, OverflowError):
         return "dates"
     return EPOCHS[unit] if unit is not None else "milliseconds" if format == "mooncake" else "seconds"
@@ -107,6 +109,8 @@ def _json(text: str, origin: str) -> Detected:
         return Detected("langfuse", "certain", "usage_details of an observation")
     if {"prompt_tokens", "e2e_latency"} <= keys or "request_parameters" in keys:
         return Detected("sglang_metrics", "certain", "prompt_tokens with e2e_latency")
+    if isinstance(row.get("request_throughput"), dict) or isinstance(row.get("time_to_first_token"), dict):
+        raise TraceError(origin, 1, "a benchmark's summary: averages and percentiles only, no requests to replay (AIPerf's profile_export.jsonl has them)")
     raise TraceError(
         origin, 1, f"the format is not recognised from the keys {', '.join(sorted(keys))[:120]}; give format: one of {', '.join(FORMATS)}"
     )
@@ -117,6 +121,7 @@ _RULES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("kvsim", ("at_ps", "prompt"), "at_ps and prompt runs"),
     ("bailian", ("chat_id", "hash_ids"), "chat_id with hash_ids"),
     ("mooncake", ("timestamp", "input_length", "output_length"), "timestamp, input_length, output_length"),
+    ("mooncake", ("session_id", "input_length", "output_length"), "session_id, input_length, output_length"),
     ("aiperf", ("metadata", "metrics"), "metadata and metrics"),
     ("dynamo", ("schema", "event_type"), "schema and event_type"),
     ("weka", ("requests", "block_size"), "conversations with block_size"),

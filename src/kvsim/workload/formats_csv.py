@@ -103,28 +103,34 @@ def burstgpt(lines: Iterable[str], origin: str) -> Iterator[Raw | Skip]:
 
 
 def mapped(lines: Iterable[str], origin: str, columns: Mapping[str, str], unit: int | None) -> Iterator[Raw | Skip]:
-    """Yield the rows of any CSV; ``columns`` maps time, input, output (and id, session, cached) to column names."""
+    """Yield the rows of any CSV; ``columns`` maps time, input, output (and id, session, cached, end, tenant, namespace) to column names."""
     for name in ("time", "input", "output"):
         if name not in columns:
             raise TraceError(origin, None, f"workload.columns must name the columns of time, input and output; '{name}' is missing")
     table = _Table(lines, origin)
     at, prompts, outputs = (table.column(columns[name]) for name in ("time", "input", "output"))
-    others = {name: table.column(columns[name]) for name in ("session", "id", "cached") if name in columns}
+    others = {name: table.column(columns[name]) for name in ("session", "id", "cached", "end", "tenant", "namespace") if name in columns}
     when, asked, answered = columns["time"], columns["input"], columns["output"]
     for line, row in table.rows():
         time = _time(row[at], origin, line, when, unit)
         out = Raw(line, time, _tokens(row[prompts], origin, line, asked, 1), _tokens(row[outputs], origin, line, answered))
         if others:
-            _fill(out, row, others, columns, origin)
+            _fill(out, row, others, columns, origin, unit)
         yield out
 
 
-def _fill(out: Raw, row: list[str], others: Mapping[str, int], columns: Mapping[str, str], origin: str) -> None:
+def _fill(out: Raw, row: list[str], others: Mapping[str, int], columns: Mapping[str, str], origin: str, unit: int | None) -> None:
     if "session" in others:
         out.session = row[others["session"]].strip() or None
     if "id" in others:
         out.id = row[others["id"]].strip()
-    if "cached" in others:
+    if "tenant" in others:
+        out.tenant = row[others["tenant"]].strip()
+    if "namespace" in others:
+        out.scope = row[others["namespace"]].strip()
+    if "end" in others and (end := row[others["end"]].strip()):
+        out.end_ps = _time(end, origin, out.line, columns["end"], unit)
+    if "cached" in others and row[others["cached"]].strip():
         out.cached = _tokens(row[others["cached"]], origin, out.line, columns["cached"])
 
 

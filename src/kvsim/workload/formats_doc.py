@@ -16,11 +16,15 @@ TOKENS_PER_WORD = 1.3
 
 
 def document(data: bytes, origin: str) -> Any:
-    """Return a JSON document. Raises TraceError."""
+    """Return a JSON document. Raises TraceError with the line."""
     try:
         return json.loads(data.decode("utf-8-sig"))
-    except (ValueError, UnicodeDecodeError, RecursionError) as error:
-        raise TraceError(origin, getattr(error, "lineno", None), f"not a JSON document: {error}") from None
+    except UnicodeDecodeError as error:
+        raise TraceError(origin, data.count(b"\n", 0, error.start) + 1, f"not UTF-8 text (byte 0x{data[error.start]:02x})") from None
+    except RecursionError:
+        raise TraceError(origin, 1, "not a JSON document that can be read: nested too deep") from None
+    except ValueError as error:
+        raise TraceError(origin, getattr(error, "lineno", 1), f"not a JSON document: {error}") from None
 
 
 def sglang_bench(lines: Iterable[bytes], origin: str, rate: float | None) -> Iterator[Raw | Skip]:

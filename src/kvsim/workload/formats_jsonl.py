@@ -116,7 +116,7 @@ def sglang_metrics(lines: Iterable[bytes], origin: str) -> Iterator[Raw | Skip]:
             line, start, tokens_of(_need(row, origin, line, "prompt_tokens"), origin, line, "prompt_tokens", least=1),
             tokens_of(_need(row, origin, line, "completion_tokens"), origin, line, "completion_tokens"),
             id=str(row.get("id", "")), end_ps=end, cached=None if cached is None else tokens_of(cached, origin, line, "cached_tokens"),
-            session=_text(_parameter(row, "session_id")), max_new=_limit(row),
+            session=_text(_parameter(row, "session_id")), max_new=_limit(row), scope=_space(row),
         )  # fmt: skip
 
 
@@ -127,6 +127,12 @@ def _parameter(row: dict[str, Any], name: str) -> Any:
     except (ValueError, RecursionError):
         return None
     return _at(inner, name)
+
+
+def _space(row: dict[str, Any]) -> str:
+    """Return the prefix space of a request: its LoRA adapter and its cache salt."""
+    names = (_parameter(row, name) for name in ("lora_path", "extra_key", "cache_salt"))
+    return "/".join(str(name) for name in names if isinstance(name, (str, int)) and name != "")
 
 
 def _limit(row: dict[str, Any]) -> int | None:
@@ -201,28 +207,26 @@ def litellm(lines: Iterable[bytes], origin: str) -> Iterator[Raw | Skip]:
             )  # fmt: skip
 
 
-def lengths(lines: Iterable[bytes], origin: str, unit: int | None) -> Iterator[Raw | Skip]:
-    """Yield rows with Mooncake's names but without ids; the unit is the epoch's, else ms."""
-    for line, row in rows_of(lines, origin):
-        stamp = _need(row, origin, line, "timestamp")
-        per = unit or (epoch_unit(stamp) if isinstance(stamp, (int, float)) else None) or MS
-        yield Raw(
-            line, ps_of(stamp, per, origin, line, "timestamp"), tokens_of(_need(row, origin, line, "input_length"), origin, line, "input_length", least=1),
-            tokens_of(_need(row, origin, line, "output_length"), origin, line, "output_length"), session=_text(row.get("session_id")), turn=_turn(row),
-        )  # fmt: skip
-
-
 def mooncake_rows(lines: Iterable[bytes], origin: str, block: int, unit: int | None) -> Iterator[Raw | Skip]:
-    """Yield Mooncake rows and its dialects' session, turn, delay and priority."""
+    """Yield Mooncake rows and its dialects' session, turn, delay (ms after the answer before) and priority.
+
+    A later turn may have a delay and no timestamp: it is then put so long after the start of the turn before it.
+    """
+    last: Recent[str, int] = Recent()
     for line, row in rows_of(lines, origin):
-        stamp = _need(row, origin, line, "timestamp")
+        session, delay = _text(row.get("session_id")), row.get("delay")
+        think = None if delay is None else ps_of(delay, MS, origin, line, "delay")
+        stamp = row.get("timestamp")
         per = unit or (epoch_unit(stamp) if isinstance(stamp, (int, float)) else None) or MS
-        ids = row.get("hash_ids")
-        priority = row.get("priority")
+        before = last.get(session) if stamp is None and session is not None else None
+        time = before + (think or 0) if before is not None else ps_of(_need(row, origin, line, "timestamp"), per, origin, line, "timestamp")
+        if session is not None:
+            last.set(session, time)
+        ids, priority = row.get("hash_ids"), row.get("priority")
         yield Raw(
-            line, ps_of(stamp, per, origin, line, "timestamp"), tokens_of(_need(row, origin, line, "input_length"), origin, line, "input_length", least=1),
+            line, time, tokens_of(_need(row, origin, line, "input_length"), origin, line, "input_length", least=1),
             tokens_of(_need(row, origin, line, "output_length"), origin, line, "output_length"), None if ids is None else ids_of(ids, origin, line), block,
-            session=_text(row.get("session_id")), turn=_turn(row), end_ps=_end(row, per, origin, line), priority=priority if isinstance(priority, int) else None,
+            session=session, turn=_turn(row), end_ps=_end(row, per, origin, line), priority=_whole(priority, origin, line, "priority"), think_ps=think,
         )  # fmt: skip
 
 

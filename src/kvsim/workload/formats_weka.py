@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from kvsim.errors import TraceError
@@ -21,10 +22,21 @@ def weka(lines: Iterable[bytes], origin: str, rate: float | None = None) -> Iter
     subagent that outlasted its caller is waited for by nobody.
     """
     gap = round(PS / rate) if rate else 0
-    for number, (line, row) in enumerate(rows_of(lines, origin)):
+    for number, (line, row) in enumerate(rows_of(_objects(lines), origin)):
         start = row.get("start")
         begin = number * gap if start is None else ps_of(start, PS, origin, line, "start")
         yield from _Conversation(row, origin, line, begin).rows()
+
+
+def _objects(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield one object a line; a file that holds a single object on many lines is put on one."""
+    rows = iter(lines)
+    first = next(rows, b"")
+    if first.rstrip().endswith(b"}") or not first.strip():
+        yield first
+        yield from rows
+    else:
+        yield b" ".join(line.strip() for line in chain((first,), rows))
 
 
 class _Conversation:
