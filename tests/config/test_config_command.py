@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from kvsim.config.command import as_command, parse_sglang, split_command
+from kvsim.config import flags_sglang as flags
+from kvsim.config.command import as_command, parse_sglang, remarks_of_command, split_command
 from kvsim.config.load import load, load_data
 from kvsim.config.resolve import resolve
 from kvsim.errors import ConfigError
+from kvsim.report.explain import explain_text
 
 L = "python -m sglang.launch_server"
 GOOD: list[tuple[str, dict[str, Any]]] = [
@@ -85,6 +88,52 @@ def test_flags_without_effect_are_listed() -> None:
     assert parsed.without_effect == ["--host", "--trust-remote-code"]
     assert parsed.model == "m"
     assert parsed.environment == {"A": "1"}
+
+
+def test_what_is_said_but_not_derived_is_noted_and_explain_shows_both() -> None:
+    command = f"{L} --model-path m --tp 8 --host 0.0.0.0 --quantization fp8 --bucket-e2e-request-latency 1 2 3 --disaggregation-mode null"
+    ignored, note = remarks_of_command(command)
+    assert ignored == "flags without effect on the simulation: --host, --bucket-e2e-request-latency, --disaggregation-mode"
+    assert note.startswith("--quantization fp8: weights are derived from the model's own config")
+    page = explain_text(resolve(load_data({"hardware": "8x-h100", "model": "llama-3.1-8b", "engine": {"command": command}})))
+    assert "flags without effect on the simulation: --host" in page
+    assert "--quantization fp8" in page
+
+
+def test_the_flags_vllm_ignores_are_listed_too() -> None:
+    assert remarks_of_command("vllm serve m --tensor-parallel-size 8 --trust-remote-code --port=80") == [
+        "flags without effect on the simulation: --trust-remote-code, --port"
+    ]
+
+
+def test_environment_settings_reach_the_engine_and_come_back() -> None:
+    engine = engine_of(f"SGLANG_RETRACT_DECODE_STEPS=40 SGLANG_INIT_NEW_TOKEN_RATIO=0.5 {L} --model-path m")
+    assert (engine.retract_decode_steps, engine.init_new_token_ratio) == (40, 0.5)
+    written = as_command(engine.model_dump(exclude_unset=True), "m")
+    assert written.startswith("SGLANG_RETRACT_DECODE_STEPS=40 SGLANG_INIT_NEW_TOKEN_RATIO=0.5 python -m sglang.launch_server")
+    params = resolve(load_data({"hardware": "8x-h100", "model": "llama-3.1-8b", "engine": {"retract_decode_steps": 40}})).engine
+    assert params.retract_decode_steps == 40
+
+
+def test_every_flag_is_in_one_table() -> None:
+    tables = (
+        flags.VALUES, flags.SWITCHES, flags.LISTS, flags.IGNORED_VALUES, flags.IGNORED_LISTS, flags.IGNORED_SWITCHES,
+        flags.NOTED_VALUES, flags.NOTED_SWITCHES, flags.NOT_MODELLED,
+    )  # fmt: skip
+    names = [flag for table in tables for flag in table]
+    assert sorted(names) == sorted(set(names))
+    assert all(flag.startswith("--") and flag == flag.lower() and "_" not in flag for flag in names)
+
+
+@pytest.mark.parametrize("told", [{"tp_size": 8, "enable_two_batch_overlap": True}, {"tp_size": 8, "num_continuous_decode_steps": 4}])
+def test_a_servers_arguments_whose_effect_is_not_modelled_are_an_error(told: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="not modelled"):
+        engine_of(json.dumps(told))
+
+
+def test_a_servers_arguments_at_their_defaults_are_no_error() -> None:
+    told = {"tp_size": 8, "enable_lora": None, "num_continuous_decode_steps": 1, "disaggregation_mode": "null", "enable_pdmux": False}
+    assert engine_of(json.dumps(told)).tp == 8
 
 
 @pytest.mark.parametrize("command", [command for command, _ in GOOD[:31] if "hicache-ratio 4.0" not in command or "enable" in command], ids=range(30))

@@ -1,7 +1,7 @@
 """Launch commands: from what an operator typed to an engine block and back. One table per engine family.
 
-SGLang's flags: srt/server_args.py (0.5.9, 0.5.23). Nothing is dropped in silence: flags without effect on the simulation are listed, flags
-whose effect is not modelled and unknown flags are errors.
+SGLang's flags are in flags_sglang.py. Nothing is dropped in silence: flags without effect on the simulation are listed, effects that are said
+but not derived become notes, flags whose effect is not modelled and unknown flags are errors.
 """
 
 from __future__ import annotations
@@ -12,103 +12,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvsim.config.command_vllm import command_of_vllm, engine_of_vllm, is_vllm
+from kvsim.config.command_vllm import command_of_vllm, engine_of_vllm, ignored_by_vllm, is_vllm
+from kvsim.config.flags_sglang import (
+    ENVIRONMENT,
+    IGNORED_LISTS,
+    IGNORED_SWITCHES,
+    IGNORED_VALUES,
+    LISTS,
+    NOT_MODELLED,
+    NOTED_SWITCHES,
+    NOTED_VALUES,
+    SPELLINGS,
+    SWITCHES,
+    VALUES,
+)
 from kvsim.errors import ConfigError, did_you_mean
 
 MAX_LENGTH = 100_000
 
-#: Flag -> key path of the engine block; a value follows.
-VALUES: dict[str, str] = {
-    "--tensor-parallel-size": "tp",
-    "--tp-size": "tp",
-    "--tp": "tp",
-    "--pipeline-parallel-size": "pp",
-    "--pp-size": "pp",
-    "--pp": "pp",
-    "--data-parallel-size": "dp_size",
-    "--dp-size": "dp_size",
-    "--dp": "dp_size",
-    "--expert-parallel-size": "ep_size",
-    "--ep-size": "ep_size",
-    "--ep": "ep_size",
-    "--load-balance-method": "load_balance_method",
-    "--mem-fraction-static": "mem_fraction_static",
-    "--max-total-tokens": "max_total_tokens",
-    "--page-size": "page_size",
-    "--chunked-prefill-size": "chunked_prefill_size",
-    "--max-prefill-tokens": "max_prefill_tokens",
-    "--max-running-requests": "max_running_requests",
-    "--max-queued-requests": "max_queued_requests",
-    "--schedule-policy": "schedule_policy",
-    "--schedule-conservativeness": "schedule_conservativeness",
-    "--cuda-graph-max-bs": "cuda_graph_max_bs",
-    "--cuda-graph-max-bs-decode": "cuda_graph_max_bs",
-    "--kv-cache-dtype": "kv_cache_dtype",
-    "--attention-backend": "attention_backend",
-    "--context-length": "context_length",
-    "--radix-eviction-policy": "radix_eviction_policy",
-    "--priority-scheduling-preemption-threshold": "priority_scheduling_preemption_threshold",
-    "--hicache-ratio": "hicache.ratio",
-    "--hicache-size": "hicache.size",
-    "--hicache-write-policy": "hicache.write_policy",
-    "--hicache-io-backend": "hicache.io_backend",
-    "--hicache-mem-layout": "hicache.mem_layout",
-    "--hicache-storage-backend": "hicache.storage_backend",
-    "--hicache-storage-prefetch-policy": "hicache.storage_prefetch_policy",
-    "--speculative-algorithm": "speculative_algorithm",
-    "--speculative-algo": "speculative_algorithm",
-    "--speculative-num-steps": "speculative_num_steps",
-    "--speculative-eagle-topk": "speculative_eagle_topk",
-    "--speculative-num-draft-tokens": "speculative_num_draft_tokens",
-}
-SWITCHES: dict[str, str] = {
-    "--enable-dp-attention": "enable_dp_attention",
-    "--disable-cuda-graph": "disable_cuda_graph",
-    "--disable-cuda-graph-padding": "disable_cuda_graph_padding",
-    "--disable-radix-cache": "disable_radix_cache",
-    "--disable-overlap-schedule": "disable_overlap_schedule",
-    "--enable-mixed-chunk": "enable_mixed_chunk",
-    "--enable-priority-scheduling": "enable_priority_scheduling",
-    "--schedule-low-priority-values-first": "schedule_low_priority_values_first",
-    "--allow-auto-truncate": "allow_auto_truncate",
-    "--enable-hierarchical-cache": "hicache.enabled",
-}
-LISTS = {"--cuda-graph-bs": "cuda_graph_bs"}
-#: Flags that change nothing here; with a value, or without.
-IGNORED_VALUES = (
-    "--model-path", "--model", "--tokenizer-path", "--host", "--port", "--served-model-name", "--api-key", "--log-level", "--log-level-http",
-    "--dtype", "--quantization", "--load-format", "--revision", "--random-seed", "--watchdog-timeout", "--dist-init-addr", "--nnodes", "--node-rank",
-    "--tool-call-parser", "--reasoning-parser", "--chat-template", "--download-dir", "--decode-log-interval", "--log-requests-level",
-    "--log-requests-format", "--stream-interval", "--nccl-port", "--device", "--base-gpu-id", "--model-loader-extra-config", "--moe-runner-backend",
-    "--moe-a2a-backend", "--sampling-backend", "--grammar-backend", "--mm-attention-backend", "--fp8-gemm-backend", "--sleep-on-idle",
-    "--export-metrics-to-file-dir", "--crash-dump-folder", "--numa-node", "--json-model-override-args", "--file-storage-path",
-    "--speculative-draft-model-path", "--speculative-draft-model", "--preferred-sampling-params", "--tokenizer-worker-num",
-)  # fmt: skip
-IGNORED_SWITCHES = (
-    "--trust-remote-code", "--enable-metrics", "--enable-cache-report", "--log-requests", "--skip-server-warmup", "--skip-tokenizer-init",
-    "--export-metrics-to-file", "--enable-request-time-stats-logging", "--show-time-cost", "--enable-p2p-check", "--disable-custom-all-reduce",
-    "--enable-torch-compile", "--disable-shared-experts-fusion", "--enable-multimodal", "--enable-trace", "--enable-nccl-nvls",
-    "--disable-hicache-numa-detect", "--enable-flashinfer-allreduce-fusion", "--enable-symm-mem", "--disable-piecewise-cuda-graph",
-    "--enable-piecewise-cuda-graph", "--sleep-on-idle", "--disable-fast-image-processor", "--enable-metrics-for-all-schedulers",
-)  # fmt: skip
-NOT_MODELLED = {
-    "--disaggregation-mode": "prefill-decode disaggregation is not modelled",
-    "--enable-lora": "LoRA weights are not modelled (a LoRA id only separates prefixes)",
-    "--enable-two-batch-overlap": "two-batch overlap is not modelled",
-    "--enable-prefill-delayer": "the prefill delayer is not reachable from a scenario (the scheduler has it)",
-    "--prefill-decode-interval": "the prefill-decode interval (0.5.23) is not modelled",
-    "--swa-full-tokens-ratio": "hybrid sliding-window pools are not modelled",
-}
 _STARTS = ("sglang.launch_server", "sglang/launch_server.py")
 
 
 @dataclass(slots=True)
 class ParsedCommand:
-    """A launch command read: the engine block, the model it names, flags without effect here, environment settings."""
+    """A launch command read: the engine block, the model it names, flags without effect here, notes, environment settings."""
 
     engine: dict[str, Any] = field(default_factory=dict)
     model: str | None = None
     without_effect: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -120,6 +52,24 @@ def engine_of_command(command: str) -> dict[str, Any]:
         return parse_server_args(command).engine
     words = split_command(command)
     return engine_of_vllm(words) if is_vllm(words) else parse_sglang(words).engine
+
+
+def remarks_of_command(command: str) -> list[str]:
+    """Return what a launch command (or a server's arguments) says without effect here, and notes on what is not derived; a sentence each."""
+    from kvsim.config.server_args import is_server_args, parse_server_args
+
+    if is_server_args(command):
+        parsed = parse_server_args(command)
+        ignored, notes = parsed.without_effect, parsed.notes
+    else:
+        words = split_command(command)
+        if is_vllm(words):
+            ignored, notes = ignored_by_vllm(words), []
+        else:
+            parsed = parse_sglang(words)
+            ignored, notes = parsed.without_effect, parsed.notes
+    listed = list(dict.fromkeys(ignored))
+    return ([f"flags without effect on the simulation: {', '.join(listed)}"] if listed else []) + list(dict.fromkeys(notes))
 
 
 def split_command(command: str) -> list[str]:
@@ -175,24 +125,41 @@ class _Reader:
         flag, joined, value = word.partition("=")
         flag = "--" + flag[2:].replace("_", "-")
         if flag in NOT_MODELLED:
-            self.faults.append(f"{flag}: {NOT_MODELLED[flag]}")
-            self._optional()
+            self._not_modelled(flag, value if joined else None)
         elif flag in SWITCHES:
             self.flat[SWITCHES[flag]] = True
         elif flag in LISTS:
             self.flat[LISTS[flag]] = self._list()
-        elif flag in VALUES or flag in IGNORED_VALUES:
+        elif flag in VALUES:
+            self._set(flag, value if joined else self._value(flag))
+        elif flag in NOTED_VALUES:
             given = value if joined else self._value(flag)
-            if flag in VALUES:
-                self._set(flag, given)
-            else:
-                self._ignored(flag, given)
+            self.out.notes.append(f"{flag} {given}: {NOTED_VALUES[flag]}")
+        elif flag in NOTED_SWITCHES:
+            self.out.notes.append(f"{flag}: {NOTED_SWITCHES[flag]}")
+        elif flag in IGNORED_VALUES:
+            self._ignored(flag, value if joined else self._value(flag))
+        elif flag in IGNORED_LISTS:
+            self._list()
+            self.out.without_effect.append(flag)
         elif flag in IGNORED_SWITCHES:
             self.out.without_effect.append(flag)
         else:
-            known = (*VALUES, *SWITCHES, *LISTS, *IGNORED_VALUES, *IGNORED_SWITCHES)
+            known = (*VALUES, *SWITCHES, *LISTS, *NOTED_VALUES, *NOTED_SWITCHES, *IGNORED_VALUES, *IGNORED_LISTS, *IGNORED_SWITCHES)
             self.faults.append(f"unknown flag {flag}{did_you_mean(flag, known)}")
             self._optional()
+
+    def _not_modelled(self, flag: str, given: str | None) -> None:
+        """An error, unless the flag says what happens without it anyway."""
+        why, harmless = NOT_MODELLED[flag]
+        before = self.at
+        self._optional() if given is None else None
+        if given is None and self.at > before:
+            given = self.words[before]
+        if harmless is not None and given == harmless:
+            self.out.without_effect.append(flag)
+        else:
+            self.faults.append(f"{flag}: {why}")
 
     def _value(self, flag: str) -> str | None:
         if self.at >= len(self.words) or self.words[self.at].startswith("--"):
@@ -214,6 +181,8 @@ class _Reader:
 
     def _set(self, flag: str, value: str | None) -> None:
         key = VALUES[flag]
+        if value is not None:
+            value = SPELLINGS.get(flag, {}).get(value, value)
         if value is None:
             return
         if key in self.flat and self.flat[key] != value:
@@ -227,6 +196,9 @@ class _Reader:
             self.out.without_effect.append(flag)
 
     def finish(self) -> ParsedCommand:
+        for name, value in self.out.environment.items():
+            if name in ENVIRONMENT:
+                self.flat.setdefault(ENVIRONMENT[name], value)
         enabled = self.flat.pop("hicache.enabled", False)
         for key, value in self.flat.items():
             block, _, inner = key.rpartition(".")
@@ -262,7 +234,8 @@ def as_command(engine: Mapping[str, Any], model: str) -> str:
             flags.append(flag)
     if engine.get("cuda_graph_bs"):
         flags.append("--cuda-graph-bs " + " ".join(map(str, engine["cuda_graph_bs"])))
-    return " \\\n  ".join([f"python -m sglang.launch_server --model-path {shlex.quote(model)}", *flags])
+    environment = "".join(f"{name}={_text(engine[key])} " for name, key in ENVIRONMENT.items() if engine.get(key) is not None)
+    return " \\\n  ".join([f"{environment}python -m sglang.launch_server --model-path {shlex.quote(model)}", *flags])
 
 
 def _text(value: Any) -> str:

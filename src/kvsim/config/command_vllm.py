@@ -93,6 +93,12 @@ def engine_of_vllm(words: Sequence[str], rules: str = "vllm-0.24.0") -> dict[str
     return engine
 
 
+def ignored_by_vllm(words: Sequence[str]) -> list[str]:
+    """Return the flags of a command that change nothing here, in its order."""
+    flags = ["--" + word.partition("=")[0][2:].replace("_", "-") for word in words if word.startswith("--")]
+    return [flag for flag in flags if flag in IGNORED_VALUES or flag in IGNORED_SWITCHES]
+
+
 def _flag(words: list[str], at: int, engine: dict[str, Any], faults: list[str]) -> int:
     flag, joined, value = words[at].partition("=")
     flag = "--" + flag[2:].replace("_", "-") if flag.startswith("--") else flag

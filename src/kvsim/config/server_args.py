@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kvsim.config.command import LISTS, SWITCHES, VALUES, ParsedCommand
+from kvsim.config.command import ParsedCommand
+from kvsim.config.flags_sglang import LISTS, NOT_MODELLED, NOTED_SWITCHES, NOTED_VALUES, SPELLINGS, SWITCHES, VALUES
 from kvsim.config.yamlfile import parse_yaml, read_text
 from kvsim.errors import ConfigError
 
@@ -34,6 +35,7 @@ def parse_server_args(text: str) -> ParsedCommand:
 def _read(data: Mapping[str, Any]) -> ParsedCommand:
     out = ParsedCommand()
     enabled = False
+    faults: list[str] = []
     flat: dict[str, Any] = {}
     for key, value in data.items():
         flag = "--" + str(key).replace("_", "-")
@@ -42,7 +44,9 @@ def _read(data: Mapping[str, Any]) -> ParsedCommand:
         if flag == "--enable-hierarchical-cache":
             enabled = bool(value)
         elif flag in VALUES or flag in LISTS:
-            flat[VALUES.get(flag) or LISTS[flag]] = value
+            spelled = SPELLINGS.get(flag, {}).get(str(value), value)
+            if spelled is not None:
+                flat[VALUES.get(flag) or LISTS[flag]] = spelled
         elif flag in SWITCHES:
             if value is True:
                 flat[SWITCHES[flag]] = True
@@ -50,8 +54,14 @@ def _read(data: Mapping[str, Any]) -> ParsedCommand:
             flat[PRINTED[key]] = value
         elif flag in ("--model-path", "--model"):
             out.model = str(value)
+        elif value is not False and (flag in NOTED_VALUES or flag in NOTED_SWITCHES):
+            out.notes.append(f"{key}: {value}: {NOTED_VALUES.get(flag) or NOTED_SWITCHES[flag]}")
+        elif value is not False and flag in NOT_MODELLED and str(value) != NOT_MODELLED[flag][1]:
+            faults.append(f"engine.command: {key}: {value}: {NOT_MODELLED[flag][0]}")
         else:
             out.without_effect.append(flag)
+    if faults:
+        raise ConfigError(faults)
     if not flat and not enabled:
         raise ConfigError(
             "engine.command: no argument of a server that is known here; expected keys like tp_size, mem_fraction_static, hicache_ratio"

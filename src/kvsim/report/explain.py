@@ -88,6 +88,7 @@ def explain_text(resolved: Resolved, width: int = 100) -> str:
         ("what it means", _answers(resolved)),
         ("DOES NOT WORK", capacity.infeasible),
         ("assumptions", capacity.assumptions),
+        ("notes", resolved.warnings),
     ):
         if texts:
             lines += ["", title, *(part for text in texts for part in _wrapped("  - ", text, width))]

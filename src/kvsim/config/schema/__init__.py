@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from kvsim.config.schema.engine import SglangEngine
 from kvsim.config.schema.family import Engine
-from kvsim.config.schema.machine import AnalyticCosts, Cost, Costs, Links, Run, Slo, Speculation, Study, TopologyLinks
+from kvsim.config.schema.machine import Cost, Costs, Links, Run, Slo, Speculation, Study
 from kvsim.config.schema.types import Block, Count, Name
 from kvsim.config.schema.workload import Clients, Workload
 

@@ -47,6 +47,8 @@ class SglangEngine(Block):
     dp_size: PositiveCount = 1
     enable_dp_attention: bool = False
     load_balance_method: Literal["round_robin", "total_requests", "total_tokens"] = "round_robin"
+    enable_prefill_delayer: bool = False
+    prefill_delayer_max_delay_passes: Annotated[Count, Field(le=10_000)] = 30
     mem_fraction_static: Share | None = None
     max_total_tokens: PositiveCount | None = None
     page_size: Annotated[Count, Field(ge=1, le=65_536)] | None = None
@@ -85,5 +87,10 @@ class SglangEngine(Block):
     device_tokens: PositiveCount | None = None
     kv_bytes_per_token: PositiveCount | None = None
     length_limits: bool = True
+    # Environment settings of the server (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION, SGLANG_RETRACT_DECODE_STEPS, SGLANG_INIT_NEW_TOKEN_RATIO, ...).
     clip_max_new_tokens: Annotated[Count, Field(ge=0)] = 4096
+    retract_decode_steps: Annotated[Count, Field(ge=0)] = 20
+    init_new_token_ratio: Annotated[Number, Field(gt=0, le=1)] = 0.7
+    min_new_token_ratio_factor: Annotated[Number, Field(ge=0, le=1)] = 0.14
+    new_token_ratio_decay_steps: PositiveCount = 600
     lpm_fallback_length: Annotated[PositiveCount | Literal["off"], BeforeValidator(_off)] = 128
