@@ -8,8 +8,9 @@ from kvsim.cli.app import run_command
 from kvsim.config.load import load
 from kvsim.errors import ConfigError
 from kvsim.study.option_advice import helpful, options_advice
-from kvsim.study.options import Options, options_table, sample_of, static_rows, variants
+from kvsim.study.options import Options, options_table, sample_of, variants
 from kvsim.study.point import plain_scenario, resolve_task
+from kvsim.study.static_options import static_rows
 
 SMALL = ["workload.sessions=25", "workload.sessions_per_s=0.05", "workload.first_tokens=30000", "engine.hicache.ratio=0"]
 

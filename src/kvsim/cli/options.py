@@ -56,7 +56,9 @@ def options(
 
     base = plain_scenario(scenario_of(scenario, set_, hardware, model, command))
     if static:
-        return _static(base, json)
+        from kvsim.cli.options_static import print_static
+
+        return print_static(base, json)
     progress = Progress("options done", None)
     with interrupted(None), cluster_executor(cluster) as executor:
         try:
@@ -77,39 +79,6 @@ def options(
         emit_json(_data(table, advice))
     else:
         _print(table, advice)
-    return 0
-
-
-def _static(base: dict[str, Any], json: bool) -> int:
-    """Print the memory of every option, by the capacity arithmetic alone."""
-    from kvsim.study.options import static_rows
-
-    rows = static_rows(base)
-    if json:
-        emit_json({"options": rows})
-        return 0
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title="options: memory only, nothing simulated", title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
-    for name in (
-        "option",
-        "device\ntokens",
-        "tokens in\nreach",
-        "longest\nprompt",
-        "slots",
-        "host RAM\ntotal GB",
-        "KV B per\ntoken, rank",
-        "note",
-    ):
-        table.add_column(name, overflow="fold", justify="left" if name in ("option", "note") else "right")
-    for row in rows:
-        if row["infeasible"]:
-            table.add_row(row["option"], *[""] * 6, f"infeasible: {row['infeasible']}", style="dim")
-            continue
-        figures = [f"{row[key]:,}" for key in ("device_tokens", "reach_tokens", "longest_prompt", "max_running_requests")]
-        table.add_row(row["option"], *figures, f"{row['host_bytes_total'] / 1e9:,.1f}", f"{row['kv_bytes_per_token']:,}", row["remark"])
-    show(table, Text("Tokens in reach: the larger tier (the host tier is inclusive), so a ratio up to 1 buys nothing.", style="dim"))
     return 0
 
 

@@ -74,6 +74,8 @@ class _SglangResolver:
         tokens = self._device_tokens(free_before, weights, fraction, cell)
         context = engine.context_length or self.model.context_length
         limits = memory.request_limits(max(tokens, 2), context, self._running_flag(), self.dp, self.newer)
+        if not given and engine.speculative_algorithm and engine.speculative_algorithm not in DRAFTLESS:
+            self._draft(tokens, cell, free_before, weights)
         host = self._host(tokens, cell)
         self._assume()
         longest = limits.longest_prompt if engine.length_limits else tokens
@@ -167,10 +169,28 @@ class _SglangResolver:
         line = self.model.kv_line(self.attention_tp, engine.kv_cache_dtype)
         cell = int(line.value or 0)
         self.lines.append(line)
-        if self.newer and engine.speculative_algorithm:
+        if self.newer and engine.speculative_algorithm and engine.speculative_algorithm not in DRAFTLESS:
             cell += -(-cell * _draft_layers(self.model) // self.model.layers)
             self.line("... with the draft model's layers", cell, "B", f"+ {_draft_layers(self.model)} draft layer(s) (0.5.23)")
         return cell
+
+    def _draft(self, tokens: int, cell: int, free_before: int, weights: int) -> None:
+        """Account for the draft model: as many slots as the target's pool, its own layers' KV and weights."""
+        layers, drafted = self.model.layers, _draft_layers(self.model)
+        kv = 0 if self.newer else -(-tokens * cell * drafted // layers)
+        if not self.newer:
+            what = f"{tokens:,} slots x {cell:,} B x {drafted}/{layers} layers; from what is left over ({self.rules.name} does not charge it to the pool)"
+            self.line("draft model's KV", kv, "B", what)
+        parts = weight_parts(self.model)
+        body = sum(part.on_gpu(self.tp * self.engine.pp) for part in parts if not part.name.startswith("embedding"))
+        own = round(body * drafted / layers)
+        self.line("draft model's weights", own, "B", f"{drafted}/{layers} of the layers' {gib(round(body))}; embedding and head are shared", "assumption")
+        self.extra.update(draft_kv_bytes=kv, draft_weight_bytes=own, draft_layers=drafted)
+        left = free_before - weights - max(tokens, 0) * cell
+        if tokens > 0 and kv + own > left:
+            self.infeasible.append(
+                f"the draft model needs {gib(kv + own)} and {gib(left)} are left beside weights and pool: a smaller mem_fraction_static leaves more"
+            )
 
     def _before_and_weights(self) -> tuple[int, int]:
         engine, card = self.engine, self.hardware.card
@@ -333,6 +353,10 @@ def _rules_of(engine: SglangEngine) -> SglangRules:
     if not isinstance(found, SglangRules):
         raise ConfigError(f"engine.rules: {given} is no SGLang rule set")
     return found
+
+
+#: Speculation without a draft model.
+DRAFTLESS = ("NGRAM",)
 
 
 def _draft_layers(model: ModelProfile) -> int:

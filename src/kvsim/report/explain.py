@@ -221,20 +221,12 @@ def _shortest_worth(resolved: Resolved, time: Any) -> int | None:
 
 def fits_at_once(resolved: Resolved) -> dict[str, Any] | None:
     """Return how many requests of the workload's mean, p50 and p95 length fit the device at once; None without a recipe."""
-    workload = resolved.scenario.workload
-    if workload is None or workload.kind == "trace":
-        return None
-    from kvsim.workload.build import build_client
+    from kvsim.workload.lengths import sampled_lengths
 
-    client = build_client(workload, seed=resolved.scenario.run.seed, clients=resolved.scenario.clients)
-    lengths: list[int] = []
-    while len(lengths) < 400 and (when := client.next_send()) is not None:
-        for spec in client.send(when):
-            lengths.append(spec.prompt_tokens + spec.output_tokens)
-            client.ended(spec.id, when, True)
+    scenario = resolved.scenario
+    lengths = sampled_lengths(scenario.workload, seed=scenario.run.seed, clients=scenario.clients)
     if not lengths:
         return None
-    lengths.sort()
     picks = {"mean": sum(lengths) / len(lengths), "p50": lengths[len(lengths) // 2], "p95": lengths[int(0.95 * (len(lengths) - 1))]}
     return {name: {"tokens": round(size), "at_once": int(resolved.capacity.device_tokens // max(size, 1))} for name, size in picks.items()}
 

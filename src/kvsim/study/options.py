@@ -186,7 +186,7 @@ def _point(base: dict[str, Any], sets: list[str], replication: int) -> Outcome:
     from kvsim.sim.simulate import simulate
 
     resolved = resolve_task((base, sets, replication))
-    facts = _whole(resolved)
+    facts = capacity_of_all(resolved)
     if resolved.capacity.infeasible:
         return resolved.digest, None, facts, "; ".join(resolved.capacity.infeasible)
     recording = simulate(resolved, client=client_of(resolved, replication))
@@ -277,7 +277,7 @@ def sample_of(base: dict[str, Any], requests: int) -> tuple[tuple[str, ...], str
     return (), "the whole workload"
 
 
-def _whole(resolved: Resolved) -> dict[str, Any]:
+def capacity_of_all(resolved: Resolved) -> dict[str, Any]:
     """Return the facts of a capacity with tokens, slots and RAM of all machines and, under DP attention, all ranks."""
     capacity, machines = resolved.capacity, resolved.scenario.replicas
     pools = machines * capacity.extra.get("dp", 1)
@@ -285,19 +285,3 @@ def _whole(resolved: Resolved) -> dict[str, Any]:
     facts |= {name: facts[name] * pools for name in ("device_tokens", "host_tokens")}
     facts["host_bytes_total"] *= machines
     return facts
-
-
-def static_rows(base: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the memory of every option, from the capacity arithmetic alone (no workload or SLO is needed)."""
-    rows = []
-    for option in variants(resolve_task((base, [], 0))):
-        row: dict[str, Any] = {"option": option.name, "remark": option.remark, "set": list(option.sets), "infeasible": None}
-        try:
-            resolved = resolve_task((base, list(option.sets), 0))
-        except ConfigError as problem:
-            rows.append({**row, "infeasible": str(problem).split("\n", 1)[0]})
-            continue
-        facts = _whole(resolved)
-        facts["reach_tokens"] = max(facts["device_tokens"], facts["host_tokens"])
-        rows.append({**row, **facts, "infeasible": "; ".join(resolved.capacity.infeasible) or None})
-    return rows
