@@ -146,3 +146,26 @@ def test_an_empty_stream_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", Stdin())
     with pytest.raises(TraceError, match="empty"):
         list(open_trace("-"))
+
+
+def test_a_byte_order_mark_and_windows_line_ends_change_nothing(tmp_path: Path) -> None:
+    plain, marked = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    plain.write_text(ROWS)
+    marked.write_bytes(b"\xef\xbb\xbf" + ROWS.replace("\n", "\r\n").encode())
+    assert list(open_trace(str(plain))) == list(open_trace(str(marked)))
+
+
+def test_lines_are_told_apart_across_pieces_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvsim.errors import TraceError
+
+    file = tmp_path / "a.jsonl"
+    file.write_text(ROWS.rstrip("\n"))
+    whole = list(open_trace(str(file)))
+    for size in (1, 7, 64, 500):
+        monkeypatch.setattr("kvsim.workload.source_files.PIECE", size)
+        assert list(open_trace(str(file))) == whole
+        for column, damage in (("csv", b"\xff"), ("csv", b"\0")):
+            broken = tmp_path / "broken"
+            broken.write_bytes(b"t,i,o\n1,2,3\n2,2," + damage + b"\n3,1,1\n")
+            with pytest.raises(TraceError, match="broken:3: "):
+                list(open_trace(str(broken), column, columns={"time": "t", "input": "i", "output": "o"}, time_unit="s"))

@@ -63,7 +63,7 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["info", "convert", "anonymise"],
 )
 def test_ten_times_the_rows_take_the_same_memory(tmp_path: Path, action: Callable[[TraceReader], Any]) -> None:
-    small, large = table(tmp_path, 3_000), table(tmp_path, 12_000)
+    small, large = table(tmp_path, 3_000), table(tmp_path, 9_000)
     peak(action, small)  # imports and caches
     # the order window, a piece of the file and a session's last turn are all there is
     assert peak(action, large) < 1.1 * peak(action, small) + 20_000
@@ -71,7 +71,7 @@ def test_ten_times_the_rows_take_the_same_memory(tmp_path: Path, action: Callabl
 
 @pytest.mark.usefixtures("small_buffers")
 def test_content_met_once_is_not_remembered_when_blocks_are_named(tmp_path: Path) -> None:
-    small, large = (table(tmp_path, rows, sessions=0) for rows in (3_001, 12_001))
+    small, large = (table(tmp_path, rows, sessions=0) for rows in (3_001, 9_001))
     peak(lambda reader: drained(lines_for(reader, "mooncake", 512, made_up=True)), small)
     a, b = (peak(lambda reader: drained(lines_for(reader, "mooncake", 512, made_up=True)), path) for path in (small, large))
     assert b < 1.1 * a + 20_000

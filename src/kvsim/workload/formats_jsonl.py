@@ -21,7 +21,6 @@ def rows_of(lines: Iterable[bytes], origin: str) -> Iterator[tuple[int, dict[str
     """Yield (line, object). Raises TraceError with file and line."""
     decode = msgspec.json.Decoder().decode
     for line, text in enumerate(lines, 1):
-        text = text.removeprefix(b"\xef\xbb\xbf") if line == 1 else text
         if not text.strip():
             continue
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -52,8 +53,8 @@ class TraceReader:
         self._rows = self._filtered(self._specs())
 
     def __iter__(self) -> Iterator[RequestSpec]:
-        """Return itself."""
-        return self
+        """Return the requests not yet taken."""
+        return self._rows
 
     def __next__(self) -> RequestSpec:
         """Return the next request."""
@@ -189,32 +190,39 @@ class TraceReader:
         return formats_doc.otel(data, origin) if self.format == "otel" else formats_doc.vllm_bench(data, origin, rate)
 
     def _filtered(self, specs: Iterator[RequestSpec]) -> Iterator[RequestSpec]:
-        options = self.options
-        limit, share = options.get("limit"), options.get("sample_sessions")
-        start = round((options.get("start") or 0) * 10**12)
-        end = None if options.get("end") is None else round(options["end"] * 10**12)
-        scale = Fraction(str(options.get("rate_scale") or 1))
         taken = 0
-        origin: int | None = None
-        for spec in specs:
-            if spec.arrival_ps < start:
-                continue
-            if end is not None and spec.arrival_ps >= end:
-                break
-            if share is not None and not _sampled(spec, share):
-                continue
-            if origin is None:
-                origin = spec.arrival_ps if start else 0
-            if origin or scale != 1:
-                _move(spec, origin, scale)
+        for spec in self._chosen(specs):
             yield spec
             taken += 1
             if taken % WATCHED == 0 and self.watch is not None:
                 self.watch(taken, self.share())
-            if limit is not None and taken >= limit:
-                break
-        if not taken and not limit:
+        if not taken:
             raise TraceError(self.path, None, f"no request in it ({_reasons(self.report) or 'no rows'})")
+
+    def _chosen(self, specs: Iterator[RequestSpec]) -> Iterator[RequestSpec]:
+        """Return the requests of the window, the sample and the limit, moved and scaled."""
+        options = self.options
+        start, scale = round((options.get("start") or 0) * 10**12), Fraction(str(options.get("rate_scale") or 1))
+        end = None if options.get("end") is None else round(options["end"] * 10**12)
+        share = options.get("sample_sessions")
+        if start or end is not None or share is not None or scale != 1:
+            specs = _window(specs, start, end, share, scale)
+        return specs if options.get("limit") is None else islice(specs, options["limit"])
+
+
+def _window(specs: Iterator[RequestSpec], start: int, end: int | None, share: float | None, scale: Fraction) -> Iterator[RequestSpec]:
+    origin: int | None = None
+    for spec in specs:
+        if spec.arrival_ps < start:
+            continue
+        if end is not None and spec.arrival_ps >= end:
+            break
+        if share is not None and not _sampled(spec, share):
+            continue
+        if origin is None:
+            origin = spec.arrival_ps if start else 0
+        _move(spec, origin, scale)
+        yield spec
 
 
 def _move(spec: RequestSpec, origin: int, scale: Fraction) -> None:

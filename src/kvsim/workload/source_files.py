@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import sys
-import zlib
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -78,23 +77,38 @@ def position(stream: IO[bytes]) -> int:
 
 
 def lines_of(file: IO[bytes], origin: str) -> Iterator[bytes]:
-    """Yield lines, each of bounded length. Raises TraceError for a damaged or binary file."""
-    number = 0
+    """Yield lines, each of bounded length, split at line feeds, without a byte-order mark. Raises TraceError for a damaged or binary file."""
+    return chain.from_iterable(_byte_pieces(file, origin))
+
+
+def _byte_pieces(file: IO[bytes], origin: str) -> Iterator[list[bytes]]:
+    """Yield the lines of one piece of the file after the other: checks per piece, not per line."""
+    before, held, size = 0, [], 0  # held: pieces of a line that is not complete yet
     while True:
         try:
-            line = file.readline(MAX_LINE)
-        except (OSError, EOFError, zlib.error, ValueError) as error:
-            raise TraceError(origin, number + 1, f"damaged or truncated: {error}") from None
-        except Exception as error:  # zstandard's own error class
-            raise TraceError(origin, number + 1, f"damaged or truncated: {error}") from None
-        if not line:
+            piece = file.read(PIECE)
+        except Exception as error:  # OSError, EOFError, zlib.error, zstandard's own error class
+            raise TraceError(origin, before + 1, f"damaged or truncated: {error}") from None
+        end = piece.rfind(b"\n") + 1
+        if piece and not end:
+            held.append(piece)
+            size += len(piece)
+            if size >= MAX_LINE:
+                raise TraceError(origin, before + 1, f"a line longer than {MAX_LINE >> 20} MiB")
+            continue
+        data = b"".join((*held, piece[:end]))
+        held, size = [piece[end:]], len(piece) - end
+        if data:
+            zero = data.find(b"\0")
+            if zero >= 0:
+                raise TraceError(origin, before + data.count(b"\n", 0, zero) + 1, "binary data, not text")
+            lines = (data if before else data.removeprefix(b"\xef\xbb\xbf")).split(b"\n")
+            if not lines[-1]:
+                lines.pop()
+            yield lines
+            before += len(lines)
+        if not piece:
             return
-        number += 1
-        if len(line) >= MAX_LINE:
-            raise TraceError(origin, number, f"a line longer than {MAX_LINE >> 20} MiB")
-        if b"\0" in line:
-            raise TraceError(origin, number, "binary data, not text")
-        yield line
 
 
 def text_lines(file: IO[bytes], origin: str) -> Iterator[str]:
@@ -103,40 +117,16 @@ def text_lines(file: IO[bytes], origin: str) -> Iterator[str]:
 
 
 def _text_pieces(file: IO[bytes], origin: str) -> Iterator[list[str]]:
-    """Yield the lines of one piece of the file after the other: a check and a decoding per piece, not per line."""
-    before, rest = 0, b""
-    while True:
+    before = 0
+    for lines in _byte_pieces(file, origin):
+        data = b"\n".join(lines)
         try:
-            piece = file.read(PIECE)
-        except Exception as error:  # OSError, EOFError, zlib.error, zstandard's own error class
-            raise TraceError(origin, before + 1, f"damaged or truncated: {error}") from None
-        data = rest + piece
-        end = data.rfind(b"\n") + 1 if piece else len(data)
-        data, rest = data[:end], data[end:]
-        if len(rest) >= MAX_LINE:
-            raise TraceError(origin, before + data.count(b"\n") + 1, f"a line longer than {MAX_LINE >> 20} MiB")
-        if data:
-            lines = _decoded(data, origin, before)
-            yield lines
-            before += len(lines)
-        if not piece:
-            return
-
-
-def _decoded(data: bytes, origin: str, before: int) -> list[str]:
-    zero = data.find(b"\0")
-    if zero >= 0:
-        raise TraceError(origin, before + data.count(b"\n", 0, zero) + 1, "binary data, not text")
-    try:
-        lines = data.decode("utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        line = before + data.count(b"\n", 0, error.start) + 1
-        raise TraceError(origin, line, f"not UTF-8 text (byte 0x{data[error.start]:02x})") from None
-    if not lines[-1]:
-        lines.pop()
-    if not before and lines:
-        lines[0] = lines[0].removeprefix("\ufeff")
-    return lines
+            out = data.decode("utf-8").split("\n")
+        except UnicodeDecodeError as error:
+            line = before + data.count(b"\n", 0, error.start) + 1
+            raise TraceError(origin, line, f"not UTF-8 text (byte 0x{data[error.start]:02x})") from None
+        yield out
+        before += len(lines)
 
 
 def whole(file: IO[bytes], origin: str) -> bytes:
