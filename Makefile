@@ -41,8 +41,7 @@ bench: $(VENV)/.installed-dev  ## the speed table, with targets
 	@$(BIN)/python -m benchmarks; $(BIN)/python -m pytest -q benchmarks/test_parts.py
 
 validate: $(VENV)/.installed-dev  ## measured against simulated; regenerates docs/validation.md
-	@experiments/validation/predict.sh $(BIN)/kvsim
-	@$(BIN)/kvsim validate --write docs/validation.md
+	@$(BIN)/kvsim validate --write docs/validation.md --predictions experiments/validation/predictions
 
 docs: $(VENV)/.installed-dev   ## build the documentation site
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]' && $(BIN)/python docs/build.py

@@ -25,6 +25,8 @@ def validate(
     predict: str | None = None,
     set_: Set = None,
     write: Annotated[str | None, Parameter(negative="")] = None,
+    predictions: Annotated[str | None, Parameter(negative="")] = None,
+    jobs: int | None = None,
     json: Json = False,
 ) -> int:
     """Compare measured values with simulated ones; exit 1 if a tolerance is missed.
@@ -39,6 +41,10 @@ def validate(
         Print the blind predictions of one scenario id as CSV.
     write
         Write docs/validation.md (a file name) from the results.
+    predictions
+        Write the blind predictions of these scenarios into this folder too, one CSV file each.
+    jobs
+        Processes to work with; all cores if absent. The numbers do not depend on it.
     """
     if measured is not None:
         from kvsim.study.validation.own import compare_with_measured
@@ -56,7 +62,8 @@ def validate(
             raise ConfigError(f"{scenario.id} has no held values to predict")
         emit(predictions_csv(scenario.predict(folder)).rstrip("\n"))
         return 0
-    results = [(scenario, _judge(scenario, folder)) for scenario in scenarios(suite.split(",") if suite else None)]
+    chosen = scenarios(suite.split(",") if suite else None)
+    results = _judged(chosen, folder, predictions, jobs)
     if write is not None:
         from kvsim.study.validation.document import document
 
@@ -78,9 +85,23 @@ def shared_folder() -> Path:
     raise ConfigError(f"the measured files are not here: no folder {places[0]}/groundtruth; set KVSIM_SHARED")
 
 
-def _judge(scenario: Scenario, folder: Path) -> Outcome | None:
-    note(f"{scenario.id} {scenario.title}")
-    return None if scenario.judge is None else scenario.judge(folder)
+def _judged(chosen: list[Scenario], folder: Path, predictions: str | None, jobs: int | None) -> list[tuple[Scenario, Outcome | None]]:
+    """Judge scenarios on several processes; write their predictions if a folder is given."""
+    from kvsim.study.validation.together import cores, verdicts
+
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"--jobs: at least one process, got {jobs}")
+    into = None if predictions is None else Path(predictions)
+    if into is not None and not into.is_dir():
+        raise ConfigError(f"--predictions: no folder {into}")
+    titles = {scenario.id: scenario.title for scenario in chosen}
+    found = verdicts(
+        list(titles), folder, predict=into is not None, workers=jobs or cores(), done=lambda name: note(f"{name} {titles[name]}: done")
+    )
+    for verdict in found if into is not None else []:
+        if into is not None and verdict.predictions is not None:
+            (into / f"{verdict.id}.csv").write_text(verdict.predictions, encoding="utf-8")
+    return [(scenario, verdict.outcome) for scenario, verdict in zip(chosen, found, strict=True)]
 
 
 def _plain(scenario: Scenario, outcome: Outcome | None) -> dict[str, object]:

@@ -18,7 +18,11 @@ class Rates:
 
     Prompt tokens: ``per_step`` + P / ``prefill_tokens_per_s`` + ``prefill_per_pair`` x (new, context) pairs. Decode:
     ``decode_step`` + ``decode_per_sequence`` x D + ``decode_per_context`` x context read + ``expert_step`` x (1 - (1 -
-    ``expert_share``)^D), the last for experts whose weights are read once however many tokens use them.
+    ``expert_share``)^tokens), the last for experts whose weights are read once however many tokens use them.
+
+    ``weight_step`` is the part of ``decode_step`` in which weights are read. Matrix products read weights and compute at
+    the same time (the roofline), so in a step with prompt tokens the longer of both counts: max(``weight_step`` + experts,
+    P / ``prefill_tokens_per_s``), and only the rest of ``decode_step`` beside it.
     """
 
     prefill_tokens_per_s: float
@@ -29,11 +33,14 @@ class Rates:
     prefill_per_pair: float = 0.0
     expert_step: float = 0.0
     expert_share: float = 0.0
+    weight_step: float = 0.0
 
     def __post_init__(self) -> None:
         values = [getattr(self, name) for name in self.__dataclass_fields__]
         if not all(isfinite(value) and value >= 0 for value in values) or not self.prefill_tokens_per_s > 0 or self.expert_share > 1:
             raise ConfigError(f"costs: the prefill rate must be positive, times not negative and the expert share at most 1, got {self}")
+        if self.weight_step > self.decode_step:
+            raise ConfigError(f"costs: weight_step is a part of decode_step ({self.decode_step} s), got {self.weight_step} s")
 
 
 class ConstantTime(PiecewiseDecode):
@@ -41,7 +48,7 @@ class ConstantTime(PiecewiseDecode):
     step.
 
     A mixed step takes the larger of both fixed parts once, and everything else of its prompt tokens and of its
-    decoding.
+    decoding; computing prompt tokens hides behind the reading of weights.
     """
 
     def __init__(self, rates: Rates, layers: int = 1) -> None:
@@ -50,6 +57,8 @@ class ConstantTime(PiecewiseDecode):
         self._token = PS_PER_S / Fraction(str(rates.prefill_tokens_per_s))
         self._pair2 = Fraction(str(rates.prefill_per_pair)) * PS_PER_S / 2
         self._step_ps, self._decode_ps = _ps(rates.per_step), _ps(rates.decode_step)
+        self._weight_ps = _ps(rates.weight_step)
+        self._rest_ps = self._decode_ps - self._weight_ps
         self._sequence_ps, self._context_ps = _ps(rates.decode_per_sequence), _ps(rates.decode_per_context)
 
     def prefill_ps(
@@ -64,21 +73,21 @@ class ConstantTime(PiecewiseDecode):
     ) -> int:
         """Return the time of a step that computes prompt tokens."""
         token, pair2 = self._token, self._pair2
-        time = new_tokens * token.numerator // token.denominator
+        time = max(new_tokens * token.numerator // token.denominator, self._weight_ps + self._experts_ps(new_tokens + decode_batch))
         if pair2:
             time += pairs2 * pair2.numerator // pair2.denominator
         if not decode_batch:
             return time + self._step_ps
-        return time + max(self._step_ps, self._decode_ps) + self._batch_ps(decode_batch) + self._context_ps * sum_context
+        return time + max(self._step_ps, self._rest_ps) + self._sequence_ps * decode_batch + self._context_ps * sum_context
 
-    def _batch_ps(self, batch: int) -> int:
-        time = self._sequence_ps * batch
-        if self.rates.expert_step:
-            time += _ps(self.rates.expert_step * (1.0 - (1.0 - self.rates.expert_share) ** batch))
-        return time
+    def _experts_ps(self, tokens: int) -> int:
+        """Return the time to read the experts that ``tokens`` tokens use."""
+        if not self.rates.expert_step:
+            return 0
+        return _ps(self.rates.expert_step * (1.0 - (1.0 - self.rates.expert_share) ** tokens))
 
     def _make_curve(self, batch: int) -> Curve:
-        return [0], [max(1, self._decode_ps + self._batch_ps(batch))], [self._context_ps]
+        return [0], [max(1, self._decode_ps + self._sequence_ps * batch + self._experts_ps(batch))], [self._context_ps]
 
 
 def _ps(seconds: float) -> int:

@@ -196,6 +196,8 @@ def topology_links(resolved: Resolved) -> Links:
         if rate is not None:
             check_possible(what, rate, pcie.generation, pcie.lanes)
     ranks = resolved.capacity.ranks
+    if resolved.family == "vllm":  # its data-parallel engines have ``ranks`` GPUs each, and all of them copy over the same machine
+        ranks *= resolved.capacity.extra.get("dp", 1)
     shared = shared_limits(hardware, ranks, links.topology or hardware.topology, one_copy=_one_host_copy(resolved))
     topology = Topology(ranks, pcie.h2d, pcie.d2h, (duplex, duplex), shared, caps)
     return Links(topology, _mode(resolved, name, layout))

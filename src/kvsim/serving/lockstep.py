@@ -83,11 +83,14 @@ class LockstepOccupancy:
 class LockstepScheduler:
     """``ranks`` schedulers driven as one; implements the Scheduler protocol without closed-form runs (``quiet`` is 0).
 
-    ``before_plan`` is called before the ranks plan (SGLang's prefill delayer).
+    ``before_plan`` is called before the ranks plan (SGLang's prefill delayer); it may hold all work for ``idle_passes``
+    plans in a row. Plans in which no rank runs take no time.
     """
 
-    def __init__(self, ranks: list[Scheduler], choose: RankChoice, before_plan: Callable[[], None] | None = None) -> None:
-        self.ranks, self.choose, self.before_plan = ranks, choose, before_plan
+    def __init__(
+        self, ranks: list[Scheduler], choose: RankChoice, before_plan: Callable[[], None] | None = None, idle_passes: int = 0
+    ) -> None:
+        self.ranks, self.choose, self.before_plan, self.idle_passes = ranks, choose, before_plan, idle_passes
         self.overlap = ranks[0].overlap
         self.occupancy = LockstepOccupancy(ranks)
         self._home: dict[int, Scheduler] = {}

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kvsim.config.resolved import Resolved
     from kvsim.cost.links import Links
     from kvsim.serving.port import Scheduler, Transfers
+    from kvsim.serving.sglang.scheduler import SglangScheduler
 
 
 def build_scheduler(resolved: Resolved, links: Links | RankLinks) -> Scheduler:
@@ -51,10 +52,16 @@ def _sglang(resolved: Resolved, links: Links | RankLinks) -> Scheduler:
     choices = {"round_robin": round_robin, "total_requests": least_loaded}
     if method not in choices:
         raise ConfigError(f"engine.load_balance_method: {method} is not modelled; modelled are {', '.join(choices)}")
-    return LockstepScheduler([_sglang_rank(resolved, own) for own in links.ranks], choices[method])
+    ranks = [_sglang_rank(resolved, own) for own in links.ranks]
+    if not resolved.scenario.engine.enable_prefill_delayer:
+        return LockstepScheduler(list(ranks), choices[method])
+    from kvsim.serving.sglang.delayer import PrefillDelayer
+
+    delayer = PrefillDelayer(ranks, resolved.scenario.engine.prefill_delayer_max_delay_passes)
+    return LockstepScheduler(list(ranks), choices[method], delayer.before_plan, delayer.most_passes)
 
 
-def _sglang_rank(resolved: Resolved, transfers: Transfers) -> Scheduler:
+def _sglang_rank(resolved: Resolved, transfers: Transfers) -> SglangScheduler:
     from kvsim.cost.resolve import speculation_of
     from kvsim.serving.sglang.scheduler import SglangScheduler
 

@@ -180,7 +180,7 @@ class Engine:
         """Idle: wait for an arrival, or for a copy that a blocked queue depends on."""
         self.scheduler.idle(now)
         if self.scheduler.has_work():
-            if bubbles <= MAX_BUBBLES:
+            if bubbles <= MAX_BUBBLES + getattr(self.scheduler, "idle_passes", 0):
                 return
             soon = self.links.next_done(now)
             if soon is None:
