@@ -162,3 +162,15 @@ def test_the_canonical_form_keeps_all_that_a_trace_has(tmp_path: Path) -> None:
     target = tmp_path / "c.jsonl"
     write_lines(lines_for([full], "kvsim", 64), str(target))
     assert list(open_trace(str(target))) == [full]
+
+
+@pytest.mark.parametrize("size", [1 << 20, 100])
+def test_sessions_that_begin_late_in_a_file_are_not_overlooked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr("kvsim.workload.source_files.PIECE", size)
+    monkeypatch.setattr("kvsim.workload.read.HEAD", size)
+    alone = [RequestSpec(f"x{n}", n * MS, ((n << 20, 64),), 64, 1, (n + 99) << 30) for n in range(300)]
+    talk = [RequestSpec(f"y{n}", (n + 300) * MS, ((5 << 40, 64 * (n + 1)),), 64 * (n + 1), 1, n << 50, session="s", turn=n, think_ps=n * MS) for n in range(3)]
+    target = tmp_path / "m.jsonl"
+    write_lines(lines_for([*alone, *talk], "mooncake", 64), str(target))
+    found = list(open_trace(str(target), "mooncake", block_size=64))
+    assert [(r.session, r.turn, r.think_ps) for r in found[-3:]] == [("s", n, n * MS) for n in range(3)]

@@ -15,10 +15,11 @@ from kvsim.workload.assemble import Assembler, in_order
 from kvsim.workload.detect import FORMATS, Detected, detect, times_of
 from kvsim.workload.mooncake import DEFAULT_BLOCK, read_mooncake
 from kvsim.workload.raw import Raw, ReadReport, Skip
-from kvsim.workload.source_files import HEAD, lines_of, open_bytes, position, shards, text_lines, whole
+from kvsim.workload.source_files import HEAD, holds_any, lines_of, open_bytes, position, shards, text_lines, whole
 from kvsim.workload.spec import RequestSpec
 
 WATCHED = 2_000
+DIALECT = (b'"session_id"', b'"turn"', b'"priority"', b'"delay"', b'"end')
 UNITS = {"s": 10**12, "ms": 10**9, "us": 10**6, "ns": 10**3}
 BLOCKS = {"bailian": 16, "weka": 64, "mooncake": DEFAULT_BLOCK}
 CONTENT = {
@@ -122,16 +123,12 @@ class TraceReader:
         return iter(rows)
 
     def _plain_mooncake(self) -> bool:
-        """Whether the file has Mooncake's own four keys only (then a typed decoder reads it)."""
-        if self.options.get("time_unit") or len(self.files) > 1 or self.path == "-":
+        """Whether the file has Mooncake's own four keys only, in every line (then a typed decoder reads it)."""
+        if self.options.get("time_unit") or len(self.files) > 1 or self.path == "-" or not self.options.get("plain", True):
             return False
         with closing(self._open(self.files[0])) as stream:
-            head = next(lines_of(stream, self.path), b"")
-        return (
-            b'"hash_ids"' in head
-            and not any(key in head for key in (b'"session_id"', b'"turn"', b'"priority"', b'"delay"'))
-            and self.options.get("plain", True)
-        )
+            head = stream.read(HEAD)
+            return b'"hash_ids"' in head and not holds_any(stream, head, DIALECT, str(self.files[0]))
 
     def _fast_mooncake(self) -> Iterator[RequestSpec]:
         with closing(self._open(self.files[0])) as stream:

@@ -111,6 +111,21 @@ def _byte_pieces(file: IO[bytes], origin: str) -> Iterator[list[bytes]]:
             return
 
 
+def holds_any(stream: IO[bytes], head: bytes, words: tuple[bytes, ...], origin: str) -> bool:
+    """Tell whether any of ``words`` stands in ``head`` or in the rest of a stream. Raises TraceError."""
+    most = max(map(len, words)) - 1
+    piece = head
+    while piece:
+        if any(word in piece for word in words):
+            return True
+        try:
+            following = stream.read(PIECE)
+        except Exception as error:  # OSError, EOFError, zlib.error, zstandard's own error class
+            raise TraceError(origin, None, f"damaged or truncated: {error}") from None
+        piece = piece[-most:] + following if following else b""
+    return False
+
+
 def text_lines(file: IO[bytes], origin: str) -> Iterator[str]:
     """Yield lines as UTF-8 text without a byte-order mark, split at line feeds. Raises TraceError with the line."""
     return chain.from_iterable(_text_pieces(file, origin))

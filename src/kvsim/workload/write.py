@@ -20,7 +20,7 @@ LOST = {
     **write_logs.LOST,
     **write_docs.LOST,
     "kvsim": "nothing that a trace has",
-    "mooncake": "content is kept in blocks (a partial tail as its own block), tenants and think times are lost, times are whole milliseconds",
+    "mooncake": "content is kept in blocks (a partial tail as its own block), ids, tenants and who waits for whom are lost, times are whole milliseconds",
     "csv": "content and sessions' prefixes are lost: only times, lengths and session names remain",
 }
 
@@ -103,6 +103,8 @@ def mooncake(
             row["session_id"], row["turn"] = _session(spec.session, salt), spec.turn + 1
             if spec.recorded_end_ps is not None:
                 row["end"] = spec.recorded_end_ps // 1_000_000_000 + shift_ms
+            if spec.think_ps is not None:
+                row["delay"] = spec.think_ps // 1_000_000_000
         yield json.dumps(row)
 
 
