@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from kvsim.measure.compare import paired
-from kvsim.measure.steady import mean_with_halfwidth, mser5, overloaded, percentile, percentile_interval, replication_estimate, t_975
+from kvsim.measure.steady import mean_with_halfwidth, mser5, percentile, percentile_interval, replication_estimate, t_975
 
 
 def mm1(rng: random.Random, count: int, load: float) -> list[float]:
@@ -156,12 +156,3 @@ def test_percentiles_are_linear_like_numpy():
     values = sorted(random.Random(2).random() for _ in range(137))
     for p in (0, 12.5, 50, 99, 100):
         assert percentile(values, p) == pytest.approx(float(np.percentile(values, p)))
-
-
-def test_a_queue_beyond_capacity_is_overloaded_and_one_below_is_not():
-    over = mm1(random.Random(3), 4000, 1.3)
-    verdict, reasons = overloaded(over, utilisation=1.0, unserved=0, drain_s=900, span_s=3000)
-    assert verdict
-    assert "queue grows" in reasons[0]
-    calm = mm1(random.Random(3), 4000, 0.5)
-    assert overloaded(calm, utilisation=0.5, unserved=0, drain_s=1, span_s=8000) == (False, ())

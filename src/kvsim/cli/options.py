@@ -95,6 +95,7 @@ def _row_data(table: Options, row: Row) -> dict[str, Any]:
     }
     if row.summaries:
         out["overloaded"] = any(summary["overload"]["overloaded"] for summary in row.summaries)
+        out["load_states"] = [summary["overload"].get("state") for summary in row.summaries]
         out["binding"] = row.summaries[0]["binding"]
         out["figures"] = {name: _estimate(row, name) for name in FIGURES}
         found = {name: table.difference(row, name) for name in ("ttft_s", "tpot_s", "good", "hit_tokens")}
@@ -197,14 +198,15 @@ def _print(table: Options, advice: str) -> None:
 
 
 def _figure_cells(row: Row) -> list[str]:
-    over = any(summary["overload"]["overloaded"] for summary in row.summaries)
+    states = [summary["overload"].get("state") for summary in row.summaries]
+    mark = next((state for state in ("overloaded", "near the limit") if state in states), "")
     return [
         row.option.name,
         _shown(_estimate(row, "ttft_p50_s")),
         _shown(_estimate(row, "ttft_p99_s")),
         _shown(_estimate(row, "tpot_mean_s"), 1000),
         _shown(_estimate(row, "goodput_requests_per_s")),
-        "overloaded" if over else "",
+        mark,
     ]
 
 

@@ -229,4 +229,6 @@ def _notes(results: list[Result], precision: list[str]) -> str:
     text += " ".join(f"{line}." for line in precision) + (" " if precision else "")
     if overloaded:
         text += "Points marked 'overloaded' have no steady state: their waits grow with the length of the run. "
+    if any(result.summary and result.summary["overload"].get("state") == "near the limit" for result in results):
+        text += "'near limit': fully busy with a queue for much of the run; waits swing widely and hold for these arrivals only. "
     return text + (f"Assumptions: {'; '.join(assumptions)}." if assumptions else "")

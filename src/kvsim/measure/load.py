@@ -5,34 +5,39 @@ from __future__ import annotations
 from operator import mul, sub
 from typing import TYPE_CHECKING, Any
 
-from kvsim.measure.steady import overloaded
+from kvsim.measure.verdict import WINDOWS, Watched, levels, load_verdict
 from kvsim.record.recording import STEP_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kvsim.record.recording import Recording
+
+    _Columns = dict[str, tuple[Any, ...]]
 
 
 def load_statistics(recording: Recording) -> dict[str, Any]:
     """Return the keys ``load``, ``cache``, ``links``, ``little``, ``overload`` of a summary."""
     span = recording.manifest.get("end_ps", 0)
+    columns = _columns(recording)
     return {
-        "load": _load(recording, span),
+        "load": _load(recording, span, columns),
         "cache": _cache(recording),
         "links": _links(recording, span),
         "little": _little(recording, span),
-        "overload": overload_verdict(recording, span),
+        "overload": overload_verdict(recording, span, columns),
     }
 
 
-def _load(recording: Recording, span: int) -> dict[str, Any] | None:
+def _columns(recording: Recording) -> _Columns:
+    """Return the steps by column; empty without any."""
+    return dict(zip(STEP_COLUMNS, zip(*recording.steps, strict=True), strict=True)) if recording.steps else {}
+
+
+def _load(recording: Recording, span: int, columns: _Columns) -> dict[str, Any] | None:
     if span <= 0:
         return None
     waiting = sum(_until(row.admitted_ps, row.end_ps, span) - row.arrival_ps for row in recording.requests)
     running = sum(_until(row.end_ps, None, span) - row.admitted_ps for row in recording.requests if row.admitted_ps is not None)
-    rows: Sequence[Sequence[Any]] = recording.steps or [(0, "idle", *(0,) * (len(STEP_COLUMNS) - 2))]
-    columns = dict(zip(STEP_COLUMNS, zip(*rows, strict=True), strict=True))
+    columns = columns or dict(zip(STEP_COLUMNS, zip((0, "idle", *(0,) * (len(STEP_COLUMNS) - 2))), strict=True))
     durations = list(map(sub, columns["end_ps"], columns["start_ps"]))
     busy, replicas = sum(durations), len(set(columns["replica"]))
     prefill = sum([duration for duration, kind in zip(durations, columns["kind"], strict=True) if kind != "decode"])
@@ -113,15 +118,38 @@ def _little(recording: Recording, span: int) -> dict[str, Any] | None:
     return {"in_system_mean": level, "arrivals_times_stay": product, "residual": level / product - 1 if product else None}
 
 
-def overload_verdict(recording: Recording, span: int) -> dict[str, Any]:
-    """Return whether the machine kept up with its load, with the reasons (see ``steady.overloaded``)."""
-    rows = sorted((row for row in recording.requests if row.status != "refused"), key=lambda row: (row.arrival_ps, row.id))
-    waits = [(_until(row.admitted_ps, row.end_ps, span) - row.arrival_ps) * 1e-12 for row in rows]
-    last_arrival = rows[-1].arrival_ps if rows else 0
-    busy = sum(min(row[3], last_arrival) - min(row[2], last_arrival) for row in recording.steps)
-    replicas = len({row[0] for row in recording.steps}) or 1
-    utilisation = busy / (last_arrival * replicas) if last_arrival else 0.0
+def overload_verdict(recording: Recording, span: int, columns: _Columns | None = None) -> dict[str, Any]:
+    """Return whether the machine kept up with its load, with the reasons (see ``verdict.load_verdict``)."""
+    rows = [row for row in recording.requests if row.status != "refused"]
+    arrivals = sorted(row.arrival_ps for row in rows)
+    first, last = (arrivals[0], arrivals[-1]) if rows else (0, 0)
+    edges = [first + (last - first) * i // WINDOWS for i in range(WINDOWS + 1)] if last > first else []
+    ends = sorted(row.end_ps for row in rows if row.end_ps is not None)
+    busy, waited = _shares(_columns(recording) if columns is None else columns, edges)
     unserved = sum(1 for row in rows if row.first_token_ps is None and row.status == "unfinished")
-    late = (span - last_arrival) * 1e-12
-    verdict, reasons = overloaded(waits, utilisation=utilisation, unserved=unserved, drain_s=late, span_s=last_arrival * 1e-12)
-    return {"overloaded": verdict, "reasons": list(reasons), "utilisation_while_arriving": utilisation}
+    drain = (span - last) / (last - first) if edges else 0.0
+    return load_verdict(Watched(busy, waited, levels(arrivals, ends, edges), len(rows), unserved, drain))
+
+
+def _shares(columns: _Columns, edges: list[int]) -> tuple[list[float], list[float]]:
+    """Return the shares of each window between edges in which GPUs worked, and worked while a request waited."""
+    import numpy as np
+
+    windows = len(edges) - 1
+    if not columns or not edges:
+        return [0.0] * windows, [0.0] * windows
+    start, end = (np.array(columns[name], dtype=np.float64) for name in ("start_ps", "end_ps"))
+    queued = np.array(columns["waiting"]) > 0
+    window = (edges[-1] - edges[0]) / windows * len(set(columns["replica"]))
+    at = np.array(edges, dtype=np.float64)
+
+    def until(times: Any) -> Any:
+        """Return the sum of min(time, edge) over all times, for each edge."""
+        times = np.sort(times, kind="stable")
+        below = np.searchsorted(times, at)
+        return np.concatenate(([0.0], np.cumsum(times)))[below] + at * (len(times) - below)
+
+    def share(starts: Any, ends: Any) -> list[float]:
+        return [float(value) for value in np.clip(np.diff(until(ends) - until(starts)) / window, 0.0, 1.0)]
+
+    return share(start, end), share(start[queued], end[queued])

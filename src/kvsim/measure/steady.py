@@ -1,4 +1,4 @@
-"""Honest means of one run: warm-up by MSER-5, batch means, t intervals, order-statistic intervals, overload.
+"""Honest means of one run: warm-up by MSER-5, batch means, t intervals, order-statistic intervals.
 
 Requests of one run are not independent, so a half-width comes from means of batches that are. No scipy here: the t quantiles are a
 small table, tested against scipy. Sources: White 1997 (MSER), Law, Simulation Modeling and Analysis (batch means).
@@ -182,28 +182,3 @@ def percentile_interval(ordered: Sequence[float], p: float, *, effective: float 
     if low < 1 or high > count:
         return None
     return ordered[low - 1], ordered[high - 1]
-
-
-def overloaded(waits: Sequence[float], *, utilisation: float, unserved: int, drain_s: float, span_s: float) -> tuple[bool, tuple[str, ...]]:
-    """Tell whether the machine could not keep up, and why.
-
-    ``waits``: queue waits (s) in order of arrival; ``utilisation``: GPU busy share while requests arrived; ``unserved``: requests without
-    a first token at the end; ``drain_s``: how long the machine worked on after the last arrival; ``span_s``: from first to last arrival.
-    A queue that grows through the whole run (the last quarter waits longer than the second, and by more than its noise) on a busy
-    machine is overload; so is one that needs long to drain.
-    """
-    reasons = []
-    count = len(waits)
-    if count < 20 or span_s <= 0:
-        return False, ()
-    quarters = [waits[count * i // 4 : count * (i + 1) // 4] for i in range(4)]
-    second, third, last = (math.fsum(q) / len(q) for q in quarters[1:])
-    if utilisation > 0.95 and last > third > second and last - second > 0.05 * span_s:
-        reasons.append(f"the queue grows: mean wait {second:.3g} s, {third:.3g} s, {last:.3g} s in the last three quarters")
-    if utilisation > 0.95 and drain_s > 0.1 * span_s and last > 0.05 * span_s:
-        reasons.append(f"it needed {drain_s:.3g} s to drain after the last arrival")
-    if unserved and unserved > 0.01 * count and utilisation > 0.95:
-        reasons.append(f"{unserved} requests were never served")
-    if reasons:
-        reasons.append(f"GPU busy {100 * utilisation:.0f} % while requests arrived")
-    return bool(reasons), tuple(reasons)

@@ -73,7 +73,8 @@ def _cells(rows: list[dict[str, Any]]) -> list[str]:
         values = [row[name] for row in rows if row[name] is not None]
         return sum(values) / len(values) if values else None
 
-    marks = "overloaded" if any(row["overloaded"] for row in rows) else ""
+    states = [row.get("load_state") for row in rows]
+    marks = "overloaded" if any(row["overloaded"] for row in rows) else "near limit" if "near the limit" in states else ""
     return [
         *memory,
         _tokens(mean("device_hit_tokens")),

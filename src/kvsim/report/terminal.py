@@ -46,6 +46,9 @@ def verdict(summary: dict[str, Any]) -> str:
     overload = summary["overload"]
     if overload["overloaded"]:
         text += f". OVERLOADED: {'; '.join(overload['reasons'])} (steady-state numbers below do not exist: they grow with the run)"
+    elif overload.get("state"):
+        text += f". Load {overload['state']}" + (f": {'; '.join(overload['reasons'])}" if overload["reasons"] else "")
+        text += " (waits swing widely and hold for this run only)" if overload["state"] == "near the limit" else ""
     return text + "."
 
 

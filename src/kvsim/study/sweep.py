@@ -205,4 +205,5 @@ def headline(result: Result) -> dict[str, Any]:
         "attainment": None if slo is None else slo["attainment"],
         "retractions": summary["retractions"]["count"],
         "overloaded": summary["overload"]["overloaded"],
+        "load_state": summary["overload"].get("state"),
     }
