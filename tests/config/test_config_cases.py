@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvsim.config.load import load_data
+from kvsim.config.load import load, load_data
 from kvsim.config.resolve import resolve
 from kvsim.config.sglang_memory import host_tokens
 from kvsim.errors import ConfigError
@@ -180,3 +180,18 @@ def test_every_bundled_model_weighs_what_is_published() -> None:
         assert weights_total(model) == pytest.approx(model.facts["published_weight_bytes"], rel=0.005), name
         assert model.facts["source"]
         assert model.facts["date"]
+
+
+@pytest.mark.parametrize(
+    ("base", "settings", "message"),
+    [
+        ("toy", ["clients.loop=closed"], "scenario: clients.loop has no effect with workload.kind poisson"),
+        ("hicache-ratio", ["clients.think_time=5s"], "clients.think_time has no effect with workload.kind multi_turn"),
+        ("hicache-ratio", ["workload.arrivals={process: poisson, cv: 3}"], "arrivals.cv has no effect with process 'poisson'"),
+        ("hicache-ratio", ["workload.loop=open", "workload.users=5"], "workload: users has no effect with loop: open"),
+    ],
+)
+def test_a_key_without_effect_is_an_error_that_names_it(base, settings, message):
+    with pytest.raises(ConfigError) as fault:
+        load(base, settings)
+    assert message in str(fault.value)

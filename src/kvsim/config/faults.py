@@ -18,6 +18,8 @@ def faults_of(error: ValidationError, data: dict[str, Any], lines: Lines, origin
     found: dict[str, int] = {}
     for fault in error.errors(include_url=False):
         path = _path_in_data(fault["loc"], data)
+        if fault["type"] == "value_error" and isinstance(_value_at(path[:-1], data), dict) and path[-1:] and path[-1] not in _value_at(path[:-1], data):
+            path = path[:-1]  # the name of a union's member: the fault is the whole block's
         line = _line_of(path, lines)
         where = f"{origin}:{line}" if line else origin
         sentence = f"{where}: {'.'.join(map(str, path)) or 'scenario'}: {_words(fault, path, data, schema)}"
@@ -82,7 +84,8 @@ def _words(fault: Any, path: tuple[int | str, ...], data: dict[str, Any], schema
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         return f"unknown kind; allowed: {context.get('expected_tags', '')}"
     if kind == "value_error":
-        return f"{value}: {context.get('error', fault['msg'])}"
+        said = context.get("error", fault["msg"])
+        return str(said) if isinstance(_value_at(path, data), dict) else f"{value}: {said}"
     return f"{value}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from kvsim.config.schema.family import Engine
 from kvsim.config.schema.machine import Cost, Costs, Links, Run, Slo, Speculation, Study
@@ -40,3 +40,12 @@ class Scenario(Block):
     cost: Cost = Field(default={}, validate_default=True)
     include: list[Name] = Field(default_factory=list)
     title: Name | None = None
+
+    @model_validator(mode="after")
+    def _clients_of_a_trace(self) -> Scenario:
+        """What only a recorded trace's clients have is an error for a recipe: it would have no effect."""
+        if self.workload is not None and self.workload.kind != "trace":
+            for key, instead in (("loop", "workload.loop of kind multi_turn"), ("think_time", "workload.think_time of kind multi_turn")):
+                if getattr(self.clients, key) is not None:
+                    raise ValueError(f"clients.{key} has no effect with workload.kind {self.workload.kind}: it is for traces; use {instead}")
+        return self

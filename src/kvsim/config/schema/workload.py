@@ -57,6 +57,13 @@ Length = Annotated[Count, Field(ge=0)] | Law
 Duration = NotNegativeSeconds | Law
 
 
+#: What each arrival process takes.
+ARRIVAL_KEYS: dict[str, tuple[str, ...]] = {
+    "poisson": (), "gamma": ("cv",), "weibull": ("cv",), "mmpp": ("burst", "burst_share", "burst_s"), "piecewise": ("steps", "period"),
+    "recorded": ("trace",),
+}  # fmt: skip
+
+
 class Arrivals(Block):
     """When requests or sessions begin, at the recipe's mean rate.
 
@@ -76,6 +83,10 @@ class Arrivals(Block):
 
     @model_validator(mode="after")
     def _complete(self) -> Arrivals:
+        idle = sorted(self.model_fields_set - {"process", *ARRIVAL_KEYS[self.process]})
+        if idle:
+            takes = ", ".join(ARRIVAL_KEYS[self.process]) or "no key"
+            raise ValueError(f"arrivals.{idle[0]} has no effect with process '{self.process}', which takes {takes}")
         if self.process == "recorded" and self.trace is None:
             raise ValueError("arrivals of process 'recorded' need a trace: {process: recorded, trace: file}")
         if self.process == "piecewise":
@@ -162,6 +173,8 @@ class MultiTurn(Block):
 
     @model_validator(mode="after")
     def _bounded(self) -> MultiTurn:
+        if self.loop == "open" and self.users is not None:
+            raise ValueError("users has no effect with loop: open, where every session has its own times; use loop: closed")
         if isinstance(self.turns, Law):
             most = max(self.turns.mean or self.turns.high or 0, *self.turns.values, 0)
             if most > MOST_TURNS:
