@@ -47,7 +47,9 @@ def test_standard_input_is_read_plain_or_gzipped(packed: bool) -> None:
     data = ROWS.encode()
     done = kvsim("trace", "info", "-", "--json", given=gzip.compress(data) if packed else data)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["requests"] == 30
+    found = json.loads(done.stdout)
+    assert found["requests"] == 30
+    assert any("read once" in note for note in found["notes"])
 
 
 def test_a_folder_of_shards_plain_gzip_and_zstd_is_one_trace(tmp_path: Path) -> None:

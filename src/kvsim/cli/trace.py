@@ -114,7 +114,10 @@ def _reuse_of(reader: TraceReader, found: TraceInfo, options: dict[str, Any]) ->
     """Return the LRU hit rate by capacity, from a second reading: exact, of a sample of conversations, or not at all; a note says which."""
     from kvsim.workload.read import CONTENT, open_trace
 
-    if found.ceiling is None or reader.path == "-":
+    if found.ceiling is None:
+        return []
+    if reader.path == "-":
+        found.notes.append("standard input is read once only: reuse by size is left out")
         return []
     share = MOST_BLOCKS * reader.block / found.prompt_tokens
     if share >= 1:
