@@ -11,6 +11,7 @@ import pytest
 from kvsim.workload.closed import recorded_sessions
 from kvsim.workload.read import open_trace
 from kvsim.workload.spec import RequestSpec
+from kvsim.workload.write import lines_for, write_lines
 
 S = 10**12
 
@@ -131,3 +132,22 @@ def test_the_simulator_gives_the_times_worked_by_hand(tmp_path: Path) -> None:
     left = {row.id: row.arrival_ps / S for row in found.requests}
     assert left == pytest.approx({"w#0": 0, "w/a#0": 0.6, "w/b#0": 1.1, "w/a#1": 1.2, "w#1": 2.3})
     assert "agents wait" in found.manifest["client"]
+
+
+def test_dynamos_parent_sessions_call_and_join_by_the_same_rule(tmp_path: Path) -> None:
+    def event(name: str, session: str, start_ms: int, took_ms: int, parent: str | None = None) -> dict[str, Any]:
+        context = {"session_id": session} if parent is None else {"session_id": session, "parent_session_id": parent}
+        request = {"request_id": name, "input_tokens": 64, "output_tokens": 1, "request_received_ms": 1787481184000 + start_ms, "total_time_ms": took_ms}
+        return {"schema": "dynamo.request.trace.v1", "event_type": "request_end", "agent_context": context, "request": request}
+
+    # the world of FAN, written as requests end
+    rows = [event("w0", "w", 0, 1000), event("b0", "b", 2000, 1000, "w"), event("a0", "a", 1500, 2000, "w"), event("a1", "a", 4000, 1000, "w"), event("w1", "w", 6000, 1000)]
+    file = tmp_path / "d.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = list(open_trace(str(file)))
+    assert {r.id: r.after for r in found} == {"w0": (), "a0": ("w0",), "b0": ("w0",), "a1": (), "w1": ("a1", "b0")}
+    client, _ = recorded_sessions(found, 1.0)
+    assert drive(client, 3 * S) == {"w0": 0, "a0": 3.5, "b0": 4, "a1": 7, "w1": 11}
+    again = tmp_path / "e.jsonl"
+    write_lines(lines_for(list(open_trace(str(file))), "dynamo", 64), str(again))
+    assert [(r.id, r.after) for r in open_trace(str(again))] == [(r.id, r.after) for r in open_trace(str(file))]

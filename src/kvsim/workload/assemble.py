@@ -52,7 +52,8 @@ class Assembler:
     def __init__(self, report: ReadReport, origin: str, *, zero_outputs: str = "skip", cut_sessions: bool = True) -> None:
         self.report, self.origin, self.zero_outputs = report, origin, zero_outputs
         self._chains: dict[tuple[str, int], Chains] = {}
-        self._sessions: Recent[str, tuple[Runs, int, int]] = Recent()
+        self._sessions: Recent[str, tuple[Runs, int, int, str]] = Recent()
+        self._called: dict[str, dict[str, tuple[int, str]]] = {}  # caller -> session it called -> (end, id) of its last request
         self._conversations = 0
         self._fresh = OUTPUT_BASE
         self._first: int | None = None
@@ -86,10 +87,13 @@ class Assembler:
         turn = row.turn or (known[2] + 1 if known is not None else 0)
         prompt = self._prompt(row, known)
         first = row.output_first if row.output_first is not None else self._after(prompt, output)
+        name = row.id or str(self._count)
+        if row.parent is not None or self._called:
+            row.after = (*row.after, *self._waits(row, name, known is None))
         if row.session is not None:
-            self._sessions.set(row.session, (join(prompt, ((first, output),)), row.input + output, turn))
+            self._sessions.set(row.session, (join(prompt, ((first, output),)), row.input + output, turn, name))
         out = RequestSpec(
-            row.id or str(self._count), row.time_ps - self._first, prompt, row.input, output, first, row.max_new, row.session, turn,
+            name, row.time_ps - self._first, prompt, row.input, output, first, row.max_new, row.session, turn,
             row.scope, row.tenant, row.priority, recorded_cached_tokens=row.cached, think_ps=row.think_ps,
         )  # fmt: skip
         if row.after:
@@ -98,14 +102,29 @@ class Assembler:
             out.recorded_end_ps = row.end_ps - self._first
         return out
 
-    def _prompt(self, row: Raw, known: tuple[Runs, int, int] | None) -> Runs:
+    def _waits(self, row: Raw, name: str, first: bool) -> list[str]:
+        """Return what a request waits for, where sessions have parents: its caller's last request, called sessions that have ended by its start."""
+        out = []
+        caller = self._sessions.get(row.parent) if row.parent is not None and first else None
+        if caller is not None:
+            out.append(caller[3])
+        called = self._called.get(row.session, {}) if row.session is not None else {}
+        for session, (end, last) in list(called.items()):
+            if end <= row.time_ps:
+                out.append(last)
+                del called[session]
+        if row.parent is not None and row.session is not None:
+            self._called.setdefault(row.parent, {})[row.session] = (row.time_ps if row.end_ps is None else row.end_ps, name)
+        return out
+
+    def _prompt(self, row: Raw, known: tuple[Runs, int, int, str] | None) -> Runs:
         if row.prompt is not None:
             return canonical(row.prompt)
         if row.ids is not None:
             return self._from_ids(row)
         if known is None or known[1] > row.input:
             return ((self._take(row.input) if row.session is None else self._conversation(), row.input),)
-        history, size, _ = known
+        history, size = known[:2]
         rest = row.input - size
         return join(history, ((self._after(history, rest), rest),)) if rest else history
 

@@ -155,7 +155,8 @@ def dynamo(lines: Iterable[bytes], origin: str) -> Iterator[Raw | Skip]:
             tokens_of(_need(request, origin, line, "output_tokens"), origin, line, "output_tokens"),
             None if hashes is None else ids_of(hashes, origin, line, "input_sequence_hashes"),
             tokens_of(_at(replay, "trace_block_size") or 64, origin, line, "trace_block_size", least=1), id=str(_at(request, "request_id") or ""),
-            session=_text(_at(row, "agent_context", "session_id")), end_ps=None if total is None else start + ps_of(total, MS, origin, line, "total_time_ms"),
+            session=_text(_at(row, "agent_context", "session_id")), parent=_text(_at(row, "agent_context", "parent_session_id")),
+            end_ps=None if total is None else start + ps_of(total, MS, origin, line, "total_time_ms"),
             cached=count_or_none(_at(request, "cached_tokens"), origin, line, "cached_tokens"),
         )  # fmt: skip
 

@@ -19,6 +19,7 @@ class Raw(msgspec.Struct, gc=False):
     """One request as its file states it. Times are absolute integer ps; ``ids`` are block ids of ``block`` tokens inside ``scope``.
 
     ``end_ps``: recorded end; ``cached``: recorded cached tokens; ``text``: content by characters (hashed later), tokens estimated. ``file``: its shard, in a folder of several.
+    ``after``: requests it waits for; ``parent``: the session that called its session, where a file says only that.
     """
 
     line: int
@@ -41,6 +42,7 @@ class Raw(msgspec.Struct, gc=False):
     output_first: int | None = None
     file: str = ""
     after: tuple[str, ...] = ()
+    parent: str | None = None
 
 
 class Skip(msgspec.Struct, gc=False):

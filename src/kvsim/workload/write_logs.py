@@ -105,7 +105,9 @@ def _langfuse(spec: RequestSpec) -> dict[str, Any]:
 
 
 def dynamo(specs: Iterable[RequestSpec], blocks: Blocks, block: int) -> Iterator[str]:
-    """Yield dynamo.request.trace.v1 lines (ms)."""
+    """Yield dynamo.request.trace.v1 lines (ms); a session that another one called names it as its parent."""
+    home: Recent[str, str] = Recent()
+    parents: Recent[str, str] = Recent()
     for spec in specs:
         start = EPOCH_S * 1000 + spec.arrival_ps // 10**9
         request: dict[str, Any] = {
@@ -117,10 +119,21 @@ def dynamo(specs: Iterable[RequestSpec], blocks: Blocks, block: int) -> Iterator
         row = {
             "schema": "dynamo.request.trace.v1",
             "event_type": "request_end",
-            "agent_context": {"session_id": spec.session},
+            "agent_context": _context(spec, home, parents),
             "request": request,
         }
         yield json.dumps(row)
+
+
+def _context(spec: RequestSpec, home: Recent[str, str], parents: Recent[str, str]) -> dict[str, Any]:
+    session = spec.session
+    if session is None:
+        return {"session_id": None}
+    home.set(spec.id, session)
+    parent = parents.get(session)
+    if parent is None and spec.turn == 0 and spec.after and (parent := home.get(spec.after[0])) is not None:
+        parents.set(session, parent)
+    return {"session_id": session} if parent is None else {"session_id": session, "parent_session_id": parent}
 
 
 def access_log(specs: Iterable[RequestSpec]) -> Iterator[str]:
@@ -145,6 +158,6 @@ LOST = {
     "sglang_metrics": f"{_NO_CONTENT}, turn numbers, tenants; times are whole microseconds",
     "litellm": f"{_NO_CONTENT}, turn numbers, tenants; times are whole microseconds",
     "langfuse": f"{_NO_CONTENT}, turn numbers, tenants; times are whole microseconds",
-    "dynamo": "turn numbers, tenants; content is kept in blocks; times are whole milliseconds",
+    "dynamo": "turn numbers, tenants, think times; of who waits for whom only which session called which; content is kept in blocks; times are whole milliseconds",
     "access_log": f"{_NO_CONTENT}, turn numbers, tenants, recorded ends; times are whole microseconds",
 }
