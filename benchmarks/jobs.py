@@ -89,12 +89,13 @@ def sweep(points: int) -> dict[str, Any]:
 
 def curve() -> dict[str, Any]:
     """Compute the hit-rate curve of the trace for all capacities."""
-    from kvsim.measure.curve import stack_curve, stream_of
+    from kvsim.measure.curve import hit_curve
+    from kvsim.measure.references import references
     from kvsim.workload.read import open_trace
 
-    stream = stream_of(open_trace(str(TRACE)), 512)
+    stream = references(open_trace(str(TRACE)), 512)
     start = time.process_time()
-    stack_curve(stream)
+    hit_curve(stream)
     return {"curve_cpu_s": time.process_time() - start}
 
 

@@ -141,34 +141,28 @@ def stack_needs(ids: Ints, weight: Ints, request: Ints) -> tuple[Ints, Ints]:
 def _dominated(values: Ints, weight: Ints) -> Ints:
     """Return for each i the sum of ``weight[j]`` over j < i with ``values[j] < values[i]``; the values are distinct.
 
-    Values are replaced by their ranks, a permutation; from the highest bit down each half of a node takes the weight of the other half's
-    elements that stand before it.
+    Values are replaced by their ranks, a permutation, filled up to a power of two with weightless ones. From the highest bit down, each
+    node (a row) splits stably into equal halves, and the upper half takes the weight of the lower half's elements that stand before it.
     """
     import numpy as np
 
     count = len(values)
+    bits = max(count - 1, 0).bit_length()
     rank = np.empty(count, dtype=np.int64)
     rank[np.argsort(values, kind="stable")] = np.arange(count)
-    where = np.arange(count)
-    heavy, value = weight.copy(), rank.copy()
-    total = np.zeros(count, dtype=np.int64)
-    here = np.arange(count)
-    for bit in range(max(count - 1, 0).bit_length() - 1, -1, -1):
-        low = ((value >> bit) & 1) == 0
-        start = (value >> (bit + 1)) << (bit + 1)
-        passed = np.cumsum(np.where(low, heavy, 0))
-        zeros = np.cumsum(low)
-        base = start - 1
-        passed_base = np.where(start > 0, passed[base], 0)
-        zeros_base = np.where(start > 0, zeros[base], 0)
-        high = ~low
-        total[where[high]] += (passed - passed_base)[high]
-        zeros_before = zeros - zeros_base - low
-        place = np.where(low, start + zeros_before, start + (1 << bit) + (here - start - zeros_before))
-        value_next, heavy_next, where_next = np.empty_like(value), np.empty_like(heavy), np.empty_like(where)
-        value_next[place], heavy_next[place], where_next[place] = value, heavy, where
-        value, heavy, where = value_next, heavy_next, where_next
-    return total
+    value = np.arange(1 << bits, dtype=np.int32)
+    value[:count] = rank
+    heavy, total = np.zeros((2, 1 << bits), dtype=np.int64)
+    heavy[:count] = weight
+    for bit in range(bits - 1, -1, -1):
+        high = (value & (1 << bit)) != 0
+        low_first = np.flatnonzero(~high).reshape(-1, 1 << bit)
+        order = np.hstack((low_first, np.flatnonzero(high).reshape(-1, 1 << bit)))
+        passed = np.cumsum(np.where(high, 0, heavy).reshape(-1, 2 << bit), axis=1).reshape(-1)
+        total += passed * high
+        order = order.reshape(-1)
+        value, heavy, total = value.take(order), heavy.take(order), total.take(order)
+    return total[rank]
 
 
 def mixed_hash(ids: Ints) -> npt.NDArray[np.uint64]:
