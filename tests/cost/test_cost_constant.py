@@ -29,11 +29,13 @@ def test_without_a_weight_step_prompt_tokens_and_decoding_add_up() -> None:
     assert prefill(time, 50) == 5 * MS
 
 
-def test_prompt_tokens_read_experts_too() -> None:
-    time = ConstantTime(Rates(1e9, 0.010, expert_step=0.016, expert_share=0.5))
-    assert time.decode_ps(1, 0) == 18 * MS
-    assert prefill(time, 1, 1) == 22 * MS
-    assert prefill(time, 1000, 1) == 26 * MS
+def test_prompt_tokens_use_experts_too_where_the_reading_of_weights_is_told_apart() -> None:
+    plain = ConstantTime(Rates(1e9, 0.010, expert_step=0.016, expert_share=0.5))
+    told = ConstantTime(Rates(1e9, 0.010, expert_step=0.016, expert_share=0.5, weight_step=0.004))
+    assert plain.decode_ps(1, 0) == told.decode_ps(1, 0) == 18 * MS
+    assert prefill(plain, 1000, 1) == 18 * MS + 1000 * 1000
+    assert prefill(told, 1, 1) == 22 * MS
+    assert prefill(told, 1000, 1) == 26 * MS
 
 
 def test_a_weight_step_longer_than_the_decode_step_is_refused() -> None:

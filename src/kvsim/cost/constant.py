@@ -18,11 +18,11 @@ class Rates:
 
     Prompt tokens: ``per_step`` + P / ``prefill_tokens_per_s`` + ``prefill_per_pair`` x (new, context) pairs. Decode:
     ``decode_step`` + ``decode_per_sequence`` x D + ``decode_per_context`` x context read + ``expert_step`` x (1 - (1 -
-    ``expert_share``)^tokens), the last for experts whose weights are read once however many tokens use them.
+    ``expert_share``)^D), the last for experts whose weights are read once however many tokens use them.
 
     ``weight_step`` is the part of ``decode_step`` in which weights are read. Matrix products read weights and compute at
-    the same time (the roofline), so in a step with prompt tokens the longer of both counts: max(``weight_step`` + experts,
-    P / ``prefill_tokens_per_s``), and only the rest of ``decode_step`` beside it.
+    the same time (the roofline), so in a step with prompt tokens the longer of both counts: max(``weight_step`` + the experts
+    that all of the step's tokens use, P / ``prefill_tokens_per_s``), and only the rest of ``decode_step`` beside it.
     """
 
     prefill_tokens_per_s: float
@@ -73,7 +73,11 @@ class ConstantTime(PiecewiseDecode):
     ) -> int:
         """Return the time of a step that computes prompt tokens."""
         token, pair2 = self._token, self._pair2
-        time = max(new_tokens * token.numerator // token.denominator, self._weight_ps + self._experts_ps(new_tokens + decode_batch))
+        time = new_tokens * token.numerator // token.denominator
+        if self._weight_ps:
+            time = max(time, self._weight_ps + self._experts_ps(new_tokens + decode_batch))
+        elif decode_batch:
+            time += self._experts_ps(decode_batch)
         if pair2:
             time += pairs2 * pair2.numerator // pair2.denominator
         if not decode_batch:

@@ -29,7 +29,7 @@ class ConstantCosts(Block):
     """Constant rates: the toy world, where answers are arithmetic; and any step time that is linear in its features.
 
     Prefill: per_step + tokens / prefill_tokens_per_s + prefill_per_pair x attention pairs. Decode: decode_step + per sequence + per
-    token of context read + expert_step x (1 - (1 - expert_share)^tokens). weight_step: the part of decode_step in which weights are
+    token of context read + expert_step x (1 - (1 - expert_share)^sequences). weight_step: the part of decode_step in which weights are
     read; computing prompt tokens hides behind it, the longer of both counts.
     """
 

@@ -18,7 +18,7 @@ reason as far as known. "not judged" means that every measured value of it is ke
 def document(results: Sequence[tuple[Scenario, Outcome | None]]) -> str:
     """Return the whole page."""
     parts = [HEAD, short_table(results), "\n"]
-    parts += [_section(scenario, outcome) for scenario, outcome in results]
+    parts += [section(scenario, outcome) for scenario, outcome in results]
     return "".join(parts)
 
 
@@ -36,7 +36,8 @@ def short_table(results: Sequence[tuple[Scenario, Outcome | None]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(scenario: Scenario, outcome: Outcome | None) -> str:
+def section(scenario: Scenario, outcome: Outcome | None) -> str:
+    """Return one scenario's part of the page: tolerance, calibration, criteria, analysis, every row."""
     lines = [f"\n## {scenario.id} {scenario.title}\n", f"Tolerance: {scenario.tolerance}\n"]
     if outcome is None:
         lines.append("Not judged: no open rows.\n")
