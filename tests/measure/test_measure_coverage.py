@@ -156,3 +156,34 @@ def test_percentiles_are_linear_like_numpy():
     values = sorted(random.Random(2).random() for _ in range(137))
     for p in (0, 12.5, 50, 99, 100):
         assert percentile(values, p) == pytest.approx(float(np.percentile(values, p)))
+
+
+def test_the_interval_of_a_share_stays_within_nought_and_one_and_holds_the_share():
+    from kvsim.measure.steady import share_interval
+
+    for count in (1, 5, 100, 10_000):
+        for share in (0.0, 0.01, 0.5, 0.99, 1.0):
+            for half in (None, 0.0, 0.01, 0.3, 2.0):
+                low, high = share_interval(share, half, count)
+                assert 0 <= low <= share <= high <= 1
+                assert high > low
+
+
+def test_the_interval_of_an_independent_share_is_wilsons():
+    from scipy.stats import binomtest
+
+    from kvsim.measure.steady import share_interval
+
+    expected = binomtest(3, 40).proportion_ci(method="wilson")
+    assert share_interval(3 / 40, None, 40) == pytest.approx((expected.low, expected.high), rel=1e-6)
+
+
+def test_the_interval_of_a_share_covers_it_in_most_trials():
+    from kvsim.measure.steady import share_interval
+
+    draw, covered = random.Random(5), 0
+    for _ in range(1000):
+        share = sum(draw.random() < 0.03 for _ in range(100)) / 100
+        low, high = share_interval(share, None, 100)
+        covered += low <= 0.03 <= high
+    assert 920 <= covered <= 990

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import pytest
 
@@ -39,7 +39,7 @@ def union(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def shares(spans: list[tuple[int, int]], edges: list[int], window: float) -> list[float]:
     until = [sum(min(high, edge) - min(low, edge) for low, high in spans) for edge in edges]
-    return [(b - a) / window for a, b in zip(until, until[1:], strict=False)]
+    return [(b - a) / window for a, b in pairwise(until)]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def curve(
     model: Model = None,
     set_: Set = None,
     format_: Annotated[str | None, Parameter(name="--format")] = None,
-    block: int = 512,
+    block: Annotated[int, Parameter(name=["--block", "--page-size"])] = 512,
     rate_scale: float = 1.0,
     ratios: str = RATIOS,
     sample: float | None = None,

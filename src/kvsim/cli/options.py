@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from kvsim.cli.common import Command, Hardware, Json, Model, Progress, Set, emit_json, note, show
@@ -124,9 +125,13 @@ FIGURES = {
 }
 
 
+#: figures that are shares
+MOST = {"hit_rate": 1.0}
+
+
 def _estimate(row: Row, name: str) -> dict[str, Any]:
     """Return a figure with its 95 % interval: over replications, else within the one run where it has one."""
-    from kvsim.measure.steady import replication_estimate
+    from kvsim.measure.steady import replication_estimate, within
 
     block, key = FIGURES[name]
     values = [value for summary in row.summaries if (value := (summary[block] or {}).get(key)) is not None]
@@ -135,7 +140,8 @@ def _estimate(row: Row, name: str) -> dict[str, Any]:
     if len(values) > 1:
         found = replication_estimate(values)
         half = found.half_width or 0.0
-        return {"value": found.mean, "low": found.mean - half, "high": found.mean + half}
+        low, high = within(found.mean - half, found.mean + half, most=MOST.get(name, math.inf))
+        return {"value": found.mean, "low": low, "high": high}
     return {"value": values[0], **dict(zip(("low", "high"), _within(row.summaries[0], name, values[0]), strict=True))}
 
 
@@ -144,17 +150,23 @@ def _within(summary: dict[str, Any], name: str, value: float) -> tuple[float | N
     if name.startswith("ttft"):
         found = summary[block]["intervals"].get(key)
         return (None, None) if found is None else (found[0], found[1])
-    half = None
-    if name == "tpot_mean_s":
-        half = summary[block]["half_width"]
     if name == "goodput_requests_per_s":
-        from kvsim.measure.compare import difference_of
+        return _goodput_interval(summary, value)
+    half = summary[block]["half_width"] if name == "tpot_mean_s" else None
+    return (None, None) if half is None else (max(0.0, value - half), value + half)
 
-        good = [share for share in summary["batches"]["good"] if share is not None]
-        spread = difference_of(good)
-        share = summary["slo"]["attainment"]
-        half = value * (spread.half_width or 0.0) / share if spread and share else None
-    return (None, None) if half is None else (value - half, value + half)
+
+def _goodput_interval(summary: dict[str, Any], value: float) -> tuple[float | None, float | None]:
+    """Return the interval of goodput: that of the share within the SLO (Wilson's, so never below nothing nor above everything) times the rate."""
+    from kvsim.measure.compare import difference_of
+    from kvsim.measure.steady import share_interval
+
+    share = summary["slo"]["attainment"]
+    spread = difference_of([good for good in summary["batches"]["good"] if good is not None])
+    if not share or spread is None or spread.half_width is None:
+        return None, None
+    low, high = share_interval(share, spread.half_width, summary["requests"]["total"])
+    return value / share * low, value / share * high
 
 
 def _print(table: Options, advice: str) -> None:

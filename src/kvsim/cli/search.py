@@ -156,7 +156,7 @@ def _print(found: Found) -> None:
     for name in (found.key, "attainment", "replications", "verdict"):
         table.add_column(name, justify="right")
     for probe in found.probes:
-        share = "-" if probe.attainment is None else f"{100 * probe.attainment:.1f} ± {100 * (probe.half_width or 0):.1f} %"
+        share = "-" if probe.attainment is None else _share(probe.attainment, probe.half_width or 0.0)
         table.add_row(f"{probe.value:g}", share, str(probe.replications), probe.reason or probe.verdict)
     tail = (
         f"Wanted: {100 * found.wanted:g} % of requests within the SLO. Same random numbers at every value; ± are 95 % half-widths; a value "
@@ -166,3 +166,9 @@ def _print(found: Found) -> None:
         Text(found.sentence(), style="bold"),
         Text(tail + "is met or missed only if 1.4 times its interval lies on one side.", style="dim"),
     )
+
+
+def _share(mean: float, half: float) -> str:
+    """Return a share of requests with its interval, which ends at 0 and 100 %."""
+    low, high = max(0.0, mean - half), min(1.0, mean + half)
+    return f"{100 * mean:.1f} [{100 * low:.1f}, {100 * high:.1f}] %"

@@ -218,7 +218,11 @@ def _label(point: dict[str, Any]) -> str:
 def _interval(found: dict[str, Any] | None) -> str:
     if found is None:
         return "-"
-    return f"{found['mean']:.3g}" + ("" if found["half_width"] is None else f" ± {found['half_width']:.2g}")
+    if found["half_width"] is None:
+        return f"{found['mean']:.3g}"
+    cut = found["low"] > found["mean"] - found["half_width"] or found["high"] < found["mean"] + found["half_width"]
+    tail = f" [{found['low']:.2g}, {found['high']:.2g}]" if cut else f" ± {found['half_width']:.2g}"
+    return f"{found['mean']:.3g}{tail}"
 
 
 def _notes(results: list[Result], precision: list[str]) -> str:

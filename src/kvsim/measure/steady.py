@@ -153,6 +153,27 @@ def replication_estimate(means: Sequence[float]) -> Estimate:
     return Estimate(math.fsum(means) / count, _half_width(means) if count > 1 else None, count, 0, f"{count} replications")
 
 
+def within(low: float, high: float, *, least: float = 0.0, most: float = math.inf) -> tuple[float, float]:
+    """Return an interval cut to what is possible: nothing below ``least``, nothing above ``most`` (a share: 1)."""
+    return min(max(low, least), most), max(min(high, most), least)
+
+
+def share_interval(share: float, half_width: float | None, count: int) -> tuple[float, float]:
+    """Return a 95 % interval of a proportion over ``count`` requests, always within 0 and 1 (Wilson 1927).
+
+    ``half_width``: of the mean from batches; where requests are correlated it is worth fewer of them, and Wilson's interval is that of so many.
+    A share of exactly 0 or 1 has an interval too.
+    """
+    spread = share * (1 - share)
+    worth = float(max(count, 1))
+    if half_width and spread > 0:
+        worth = max(1.0, min(worth, Z_975 * Z_975 * spread / (half_width * half_width)))
+    z2 = Z_975 * Z_975 / worth
+    middle = (share + z2 / 2) / (1 + z2)
+    half = Z_975 * math.sqrt(spread / worth + z2 / (4 * worth)) / (1 + z2)
+    return within(min(middle - half, share), max(middle + half, share), most=1.0)
+
+
 def percentile(ordered: Sequence[float], p: float) -> float:
     """Return the p-th percentile (0..100) of ascending values, linear between order statistics."""
     if not ordered:

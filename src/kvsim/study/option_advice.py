@@ -71,14 +71,16 @@ def _price(row: Row, base: Row) -> str:
     machines, ram = _cost(row)
     if machines > 1:
         return f", for {machines} times the machines"
+    unknown = "; what it costs in speed and in the quality of answers is unknown here" if "fp8" in row.option.name else ""
     more = ram - int(base.capacity["host_bytes_total"])
-    return (
+    ram_price = (
         f", for {gb(more)} more host RAM in total"
         if more > 0
         else f", with {gb(-more)} less host RAM"
         if more < 0
         else ", at no cost in RAM"
     )
+    return ram_price + unknown
 
 
 def _cheaper(chosen: Row, others: list[Row]) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kvsim.config.resolved import Resolved
 
 AS_IS = "as is"
+FP8 = "memory only: the speed of an fp8 kernel and its effect on answers are not known here"
 SAMPLE = 1000
 BIG = 2000  # requests beyond which options that are simulated step by step are left out unless asked for
 LEFT_OUT = "left out: its ranks are simulated step by step, which takes minutes for this workload (--slow simulates it)"
@@ -98,7 +99,7 @@ def variants(resolved: Resolved) -> list[Option]:
         if resolved.capacity.host_copies > 1:
             out.append(Option("one shared host copy", ("engine.hicache.host_copies=shared",), "a what-if: stock SGLang has no such mode"))
     if engine.kv_cache_dtype == "auto":
-        out.append(Option("fp8 KV", ("engine.kv_cache_dtype=fp8_e4m3",), "memory only: an fp8 kernel's speed is not known here"))
+        out.append(Option("fp8 KV", ("engine.kv_cache_dtype=fp8_e4m3",), FP8))
     cap = max(1, min(resolved.capacity.max_running_requests // 2, 16))
     out.append(Option(f"batch cap {cap}", (f"engine.max_running_requests={cap}",)))
     if resolved.scenario.speculation is not None:
@@ -121,7 +122,7 @@ def _vllm_variants(resolved: Resolved) -> list[Option]:
             out.append(Option("answers stored too", ("engine.offload.offload_prompt_only=false",)))
         out.append(Option("SimpleCPUOffload", ("engine.offload.connector=simple",)))
     if engine.kv_cache_dtype == "auto" and engine.num_gpu_blocks_override is None and engine.gpu_kv_cache_tokens is None:
-        out.append(Option("fp8 KV", ("engine.kv_cache_dtype=fp8",), "memory only: an fp8 kernel's speed is not known here"))
+        out.append(Option("fp8 KV", ("engine.kv_cache_dtype=fp8",), FP8))
     tokens = 2048 if resolved.engine.max_num_batched_tokens > 2048 else 8192
     seqs = min(resolved.engine.max_num_seqs, tokens)
     out.append(Option(f"batched tokens {tokens}", (f"engine.max_num_batched_tokens={tokens}", f"engine.max_num_seqs={seqs}")))

@@ -5,6 +5,7 @@ Every point runs the same seeds, so differences between points are paired. Infea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvsim.measure.steady import replication_estimate
+from kvsim.measure.steady import Estimate, replication_estimate, within
 from kvsim.study.design import Point, grid
 from kvsim.study.executor import run_tasks
 from kvsim.study.point import Task, capacity_facts, plain_scenario, run_point, settings
@@ -34,6 +35,7 @@ ESTIMATED = (
     "goodput_requests_per_s",
     "attainment",
 )
+SHARES = ("hit_rate", "attainment")
 
 __all__ = ["Result", "Study", "capacity_facts", "headline", "outcomes", "run_point", "sweep"]
 
@@ -75,7 +77,7 @@ class Study:
             for name in ESTIMATED if figures else ():
                 values = [figure[name] for figure in figures if figure[name] is not None]
                 found = replication_estimate(values)
-                row["figures"][name] = {"mean": found.mean, "half_width": found.half_width} if values else None
+                row["figures"][name] = _interval_of(name, found) if values else None
             rows.append(row)
         return rows
 
@@ -89,6 +91,14 @@ class Study:
                 for result in self.results
             ]
         )
+
+
+def _interval_of(name: str, found: Estimate) -> dict[str, float | None]:
+    """Return a mean over replications with its 95 % interval, cut to what the figure can be (no time or rate below 0, no share above 1)."""
+    half = found.half_width
+    most = 1.0 if name in SHARES else math.inf
+    low, high = (None, None) if half is None else within(found.mean - half, found.mean + half, most=most)
+    return {"mean": found.mean, "half_width": half, "low": low, "high": high}
 
 
 def sweep(
