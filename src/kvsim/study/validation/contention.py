@@ -14,7 +14,7 @@ from kvsim.workload.clients import OpenLoop
 from kvsim.workload.spec import RequestSpec
 
 INPUTS = "E5_sglang_rtxpro6000_contention_INPUTS_ONLY.csv"
-FILE = "E5_sglang_rtxpro6000_hicache_agentic_contention_held"
+FILE = "E5_sglang_rtxpro6000_contention"
 SUBSET = "E5_sglang_rtxpro6000_hicache_agentic_subset.csv"
 WARM_S = 20_000.0
 POOL = 1_194_496
