@@ -184,6 +184,8 @@ def judge_s16(folder: Path) -> Outcome:
                     )
                 )
     analysis = (
+        "The span of W5 at 18 req/s, which is just above what the server can do, is 4.06 % too short, limit 4 %: the same linear step has to hold for 250 running "
+        "requests that prefill 1,024 tokens each (2 to 4 % too fast) and for 125 that prefill up to 4,096 (W7, 2.8 % too slow); a further fit did not lower the loss. "
         "TTFT of saturated W5 is metastable: equal output lengths make requests finish in groups, and the size of the groups, which differs from seed to "
         "seed, decides median and tail (the median is shown, not judged)."
     )
