@@ -112,3 +112,30 @@ def test_machines_and_ranks_of_dp_attention_count_with_all_their_pools():
     one, ranks, two = rows["as is"], rows["DP attention 8"], rows["2 machines"]
     assert ranks["device_tokens"] == pytest.approx(8 * one["device_tokens"], rel=0.001)
     assert (two["device_tokens"], two["host_bytes_total"]) == (2 * one["device_tokens"], 2 * one["host_bytes_total"])
+
+
+def test_an_interrupted_table_goes_on_from_its_store_and_comes_out_the_same(tmp_path, monkeypatch):
+    import kvsim.study.options as module
+    from kvsim.study.store import Store
+
+    base = plain_scenario(load("toy", ["slo.ttft=0.5", "slo.attainment=0.9", "workload.requests=60"]))
+    whole = options_table(base, workers=1)
+    simulate_one, ran = module._point, []
+
+    def stops(*task):
+        if len(ran) == 7:
+            raise KeyboardInterrupt
+        ran.append(task)
+        return simulate_one(*task)
+
+    monkeypatch.setattr(module, "_point", stops)
+    with pytest.raises(KeyboardInterrupt):
+        options_table(base, workers=1, store=Store(tmp_path))
+    kept = list((tmp_path / "options").glob("*.json"))
+    assert len(kept) == 7
+    again: list = []
+    monkeypatch.setattr(module, "_point", lambda *task: again.append(task) or simulate_one(*task))
+    resumed = options_table(base, workers=1, store=Store(tmp_path))
+    assert all(task not in ran for task in again)
+    assert options_advice(resumed) == options_advice(whole)
+    assert [(row.summaries, row.load) for row in resumed.rows] == [(row.summaries, row.load) for row in whole.rows]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
 
 from kvsim.cli.common import Command, Hardware, Json, Model, Progress, Set, emit_json, note, show
 
@@ -22,6 +24,7 @@ def options(
     slow: bool = False,
     workers: int = 2,
     cluster: str | None = None,
+    output: Annotated[str | None, Parameter(name=["--output", "-o"])] = None,
     set_: Set = None,
     hardware: Hardware = None,
     model: Model = None,
@@ -48,12 +51,15 @@ def options(
         Local processes.
     cluster
         Run on a Dask cluster: an address, or local:N.
+    output
+        Keep every run in this folder as it ends; an interrupted table goes on from there.
     """
     from kvsim.cli.study_common import interrupted, scenario_of
     from kvsim.study.executor import cluster_executor
     from kvsim.study.option_advice import options_advice
     from kvsim.study.options import options_table
     from kvsim.study.point import plain_scenario
+    from kvsim.study.store import Store
 
     base = plain_scenario(scenario_of(scenario, set_, hardware, model, command))
     if static:
@@ -61,7 +67,7 @@ def options(
 
         return print_static(base, json)
     progress = Progress("options done", None)
-    with interrupted(None), cluster_executor(cluster) as executor:
+    with interrupted(output), cluster_executor(cluster) as executor:
         try:
             table = options_table(
                 base,
@@ -71,6 +77,7 @@ def options(
                 slow=slow,
                 workers=workers,
                 executor=executor,
+                store=Store(output) if output else None,
                 progress=progress,
             )
         finally:

@@ -17,6 +17,7 @@ from kvsim.measure.compare import Difference, pooled
 from kvsim.study.executor import run_tasks
 from kvsim.study.point import Outcome, capacity_facts, client_of, resolve_task
 from kvsim.study.search import bisect, load_key
+from kvsim.study.store import Store
 
 if TYPE_CHECKING:
     from kvsim.config.resolved import Resolved
@@ -150,7 +151,7 @@ def _twice(resolved: Resolved) -> Option:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One option as a task for any process."""
+    """One option as a task for any process. ``keep``: the folder in which its runs are kept as they end, "" for none."""
 
     base: dict[str, Any]
     sets: tuple[str, ...]
@@ -160,6 +161,7 @@ class Job:
     sample: tuple[str, ...]
     wanted: float
     search: bool
+    keep: str = ""
 
 
 def run_job(job: Job) -> dict[str, Any]:
@@ -171,12 +173,24 @@ def run_job(job: Job) -> dict[str, Any]:
 
 
 def _run_job(job: Job) -> dict[str, Any]:
-    outcomes = [_point(job.base, list(job.sets), replication) for replication in range(job.replications)]
+    outcomes = [_kept(job, list(job.sets), replication) for replication in range(job.replications)]
     capacity, reasons = outcomes[0][2], [outcome[3] for outcome in outcomes if outcome[1] is None]
     if reasons:
         return {"summaries": [], "capacity": capacity, "reason": reasons[0], "load": None}
     load = _largest_load(job) if job.search else None
     return {"summaries": [outcome[1] for outcome in outcomes], "capacity": capacity, "reason": "", "load": load}
+
+
+def _kept(job: Job, sets: list[str], replication: int) -> Outcome:
+    """Return one run, from the store if it is there (named by all that made it), else simulated and kept."""
+    if not job.keep:
+        return _point(job.base, sets, replication)
+    store, task = Store(job.keep), (job.base, sets, replication)
+    found: Outcome | None = store.find(task)
+    if found is None:
+        found = _point(*task)
+        store.keep(task, found)
+    return found
 
 
 def _point(base: dict[str, Any], sets: list[str], replication: int) -> Outcome:
@@ -199,7 +213,7 @@ def _point(base: dict[str, Any], sets: list[str], replication: int) -> Outcome:
 
 def _largest_load(job: Job) -> dict[str, Any]:
     def evaluate(value: float, replications: Any) -> list[dict[str, Any] | str]:
-        found = [_point(job.base, [*job.sets, *job.sample, f"{job.load_key}={value!r}"], r) for r in replications]
+        found = [_kept(job, [*job.sets, *job.sample, f"{job.load_key}={value!r}"], r) for r in replications]
         return [outcome[1] if outcome[1] is not None else outcome[3] for outcome in found]
 
     whole = job.load_key.endswith(".users")
@@ -219,11 +233,13 @@ def options_table(
     slow: bool = False,
     workers: int = 2,
     executor: Executor | None = None,
+    store: Store | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Options:
     """Return the options of a scenario (plain data), simulated. Raises ConfigError without an SLO or a workload.
 
-    ``slow``: simulate options whose ranks go step by step on large workloads too.
+    ``slow``: simulate options whose ranks go step by step on large workloads too. ``store``: every run is kept there as it ends (in a folder
+    of its own, "options") and found again, so that an interrupted table goes on where it stopped.
     """
     slo = base.get("slo") or {}
     if not any(slo.get(name) is not None for name in ("ttft", "tpot", "e2e")):
@@ -235,8 +251,9 @@ def options_table(
     chosen = variants(resolved)
     wanted = float(slo.get("attainment") or 0.99)
     left_out = [option.slow and not slow and is_big(base) for option in chosen]
+    keep = "" if store is None else str(store.folder / "options")
     jobs = [
-        Job(base, option.sets, replications, key, load, cut, wanted, search)
+        Job(base, option.sets, replications, key, load, cut, wanted, search, keep)
         for option, out in zip(chosen, left_out, strict=True)
         if not out
     ]
@@ -244,14 +261,14 @@ def options_table(
     found: list[dict[str, Any]] = [{"summaries": [], "capacity": {}, "reason": LEFT_OUT, "load": None} for _ in chosen]
     ended = 0
 
-    def keep(index: int, outcome: dict[str, Any]) -> None:
+    def note(index: int, outcome: dict[str, Any]) -> None:
         nonlocal ended
         found[places[index]] = outcome
         ended += 1
         if progress is not None:
             progress(ended)
 
-    run_tasks(run_job, jobs, keep, workers=workers, executor=executor)
+    run_tasks(run_job, jobs, note, workers=workers, executor=executor)
     rows = [Row(option, **outcome) for option, outcome in zip(chosen, found, strict=True)]
     if rows[0].reason:
         raise Infeasible(f"the scenario as it is cannot run: {rows[0].reason}")
