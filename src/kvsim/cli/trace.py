@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from kvsim.cli.common import Json, Progress, emit, emit_json, note, show
+from kvsim.cli.common import Json, Progress, emit, emit_json, emit_wrapped, note, show
 from kvsim.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -321,7 +321,7 @@ def fit(
     if json:
         emit_json(found.data())
     else:
-        emit(found.text())
+        emit_wrapped(found.text(), indent="")
     return 0
 
 

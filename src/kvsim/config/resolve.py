@@ -28,10 +28,11 @@ def resolve(scenario: Scenario) -> Resolved:
     hardware, model = load_hardware(scenario.hardware), load_model(scenario.model)
     family = family_of(scenario.engine)
     engine, capacity, warnings = _engine_of(family, scenario, hardware, model)
-    if scenario.engine.command is not None:
+    command = getattr(scenario.engine, "command", None)
+    if command is not None:
         from kvsim.config.command import remarks_of_command
 
-        warnings = [*warnings, *remarks_of_command(scenario.engine.command)]
+        warnings = [*warnings, *remarks_of_command(command)]
     data = plain_data(scenario, hardware, model, capacity)
     return Resolved(scenario, data, digest_of(data), family, engine, hardware, model, capacity, tuple(warnings))
 

@@ -46,7 +46,7 @@ class Fit:
         """Return the recipe as YAML and the comparison."""
         import yaml
 
-        lines = [yaml.safe_dump({"workload": self.recipe}, sort_keys=False, width=150, default_flow_style=None).rstrip()]
+        lines = [yaml.safe_dump({"workload": self.recipe}, sort_keys=False, width=76, default_flow_style=None).rstrip()]
         lines += ["", f"{'':<34}{'trace':>14}{'recipe':>14}"]
         lines += [f"{name:<34}{_cell(a):>14}{_cell(b):>14}" for name, a, b in self.rows]
         tried = "; ".join(f"{name} {100 * distance:.1f}" for name, distance in self.tried)
